@@ -61,6 +61,7 @@ class Run:
 
     Attributes:
         lr, wd, seed, strategy: of the run; outside of a sweep as given.
+        inputs: values of all axes and variants by name.
         out: folder for its own files, the same in all attempts.
         data: location of the data, from `--data`; None without it.
         resume_from: checkpoint of an earlier attempt, written by `save`; None to start from the beginning.
@@ -85,6 +86,7 @@ class Run:
         self.environment = given
         self.id = given.get("ETTSWEEP_RUN", "")
         self.lr, self.wd = float(given.get("ETTSWEEP_LR", lr)), float(given.get("ETTSWEEP_WD", wd))
+        self.inputs = {"lr": self.lr, "wd": self.wd, **json.loads(given.get("ETTSWEEP_INPUTS", "{}"))}
         self.seed = int(given.get("ETTSWEEP_SEED", seed))
         self.strategy = given.get("ETTSWEEP_STRATEGY", "standard")
         self.out = Path(given.get("ETTSWEEP_OUT", out))

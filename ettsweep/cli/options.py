@@ -227,7 +227,7 @@ class FamilyOptions:
                 raise CorruptError("no sweep can be read")
             raise InputError(f"{sweep_store.results}: no sweeps yet; `ettsweep grid --model vit-digits` starts one")
         # First each option alone: "no study has model X" is clearer than "no study matches all options".
-        self._check_filters("study", chain.from_iterable(sweep_store.studies_by_family.values()))
+        self._check_filters("study", sweep_store.studies)
         selected = self.matching_studies(sweep_store)
         if not selected:
             available = ", ".join(f"{s.sweep} {s.model} {s.strategy} ({s.family})" for s in studies)
@@ -254,10 +254,11 @@ class FamilyOptions:
     def studies_of_runs(self, runs: "Sequence[Run]", sweep_store: "SweepStore") -> "list[Study]":
         """Return the studies that contain any of `runs`: those of --sweep, by default of all sweeps."""
         sweeps = self.sweeps(sweep_store) if self.sweep else sweep_store.sweeps.values()
+        of_runs = [(run, {study.family for study in sweep_store.studies_by_family.of(run)}) for run in runs]
         return [
             study
             for study in chain.from_iterable(sweep.studies for sweep in sweeps)
-            if any(run.family == study.family and study.is_on_lattice(run.point) for run in runs)
+            if any(study.family in families and study.is_on_lattice(study.point_of(run)) for run, families in of_runs)
         ]
 
     def _filters(self) -> list[tuple[str, str, list[str]]]:
@@ -270,7 +271,7 @@ class FamilyOptions:
         return [(f"--{attribute}", attribute, names) for attribute, names in options if names]
 
     def _check_run_filters(self, run_index: "RunIndex", sweep_store: "SweepStore") -> None:
-        self._check_filters("run or study", chain(run_index.runs.values(), *sweep_store.studies_by_family.values()))
+        self._check_filters("run or study", chain(run_index.runs.values(), sweep_store.studies))
 
     def _check_filters(self, kind: str, items: "Iterable[Run | Study]") -> None:
         """Check that each value of each filter occurs in `items`, in any sweep; `kind` names them in the message."""

@@ -66,10 +66,7 @@ def status(
 
     run_index, sweep_store = read_run_index(results), run_options.load(results)
     runs = run_options.runs(run_index, sweep_store)
-    rows = [
-        status_row(r, run_sweeps_text(sweep_store.studies_by_family, r.family, r.point, r.seed))
-        for r in sorted(runs, key=run_sort_key)
-    ]
+    rows = [status_row(r, run_sweeps_text(sweep_store.studies_by_family, r)) for r in sorted(runs, key=run_sort_key)]
     if form in (Format.TABLE, Format.MARKDOWN):
         # Only tables leave out columns with one value: CSV and JSON always have the same columns.
         omitted = {"sweep"} if len({row["sweep"] for row in rows}) == 1 else set()

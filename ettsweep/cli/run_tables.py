@@ -19,7 +19,7 @@ from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, group_by_family, run_sweeps_text
+from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 
 ROWS_LISTED = 100
@@ -31,13 +31,13 @@ BLOCKED_NAMED = 5
 
 def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
     """Return a row for each run of a plan, with the planned action."""
-    families = group_by_family(studies)
+    families = StudiesByFamily(studies)
     actions = {"submit": plan.submit, "retry": plan.retry, "keep": plan.keep, "blocked": plan.blocked}
     return [
         {
             "run": p.id,
             "action": action,
-            "sweep": run_sweeps_text(families, p.spec.family_id, p.spec.point, p.spec.seed),
+            "sweep": run_sweeps_text(families, p.spec),
             "model": p.spec.info.labels.model,
             "strategy": strategy_name(p.spec.strategy.s),
             **axis_cells(p.spec.point),
@@ -272,7 +272,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
     run = run_index.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": run_index.broken[run_id]}
-    row = status_row(run, run_sweeps_text(studies_by_family, run.family, run.point, run.seed))
+    row = status_row(run, run_sweeps_text(studies_by_family, run))
     attempts = []
     for number in run.dir.attempt_numbers():
         attempt = run.dir.attempt(number)

@@ -205,7 +205,7 @@ def note_saved_runs(rounds: Rounds, run_index: RunIndex) -> None:
     """Print how many runs adaptive seeding has saved over all verdicts, compared with equal seeds."""
     others = [*rounds.studies, *rounds.aim.other_studies]
     saved = sum(
-        evaluate(v.study, run_index.family_runs(v.family)).runs_saved_by_racing(v, others)
+        evaluate(v.study, run_index.family_runs(v.study.base, v.study.axes)).runs_saved_by_racing(v, others)
         for v in (rounds.last.verdicts if rounds.last else ())
         if v.bound and v.candidate
     )
@@ -236,8 +236,8 @@ def sweep_row(
     runs = [
         run
         for study in sweep.studies
-        for run in run_index.family_runs(study.family)
-        if sweep.name in run_sweeps(sweep_store.studies_by_family, run.family, run.point, run.seed)
+        for run in run_index.family_runs(study.base, study.axes)
+        if sweep.name in run_sweeps(sweep_store.studies_by_family, run)
     ]
     # Requested runs without a folder count too, as missing.
     ids = {run.id for run in runs} | {spec.run_id for spec in sweep.specs()}

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,9 +15,17 @@ from ettsweep.errors import DataMissingError, InputError
 from ettsweep.file_digests import data_digest, named_data
 from ettsweep.kinds.own_code import InFile, OwnCodeRecipe, common_info, folders_of, read_stated, summary, with_code
 from ettsweep.kinds.rendered_files import RenderedFile
-from ettsweep.kinds.template import PLACEHOLDERS, RESUME_PLACEHOLDERS, Value, names_in, split_words, written
+from ettsweep.kinds.template import (
+    PLACEHOLDERS,
+    RESUME_PLACEHOLDERS,
+    Value,
+    names_in,
+    split_words,
+    variable_of,
+    written,
+)
 from ettsweep.project_code import Patterns, ProjectCode, find_code, project_root
-from ettsweep.runs.spec import TRAINING_LOSSES, Block, Kind, Labels, Place, RecipeInfo
+from ettsweep.runs.spec import TRAINING_LOSSES, USUAL_AXES, Block, Kind, Labels, Place, RecipeInfo
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of
@@ -212,27 +220,36 @@ class CommandRecipe(OwnCodeRecipe):
     def _check(self) -> Self:
         if not self.argv:
             raise ValueError("command: is empty")
-        self.check_names(names_in(self.texts()))
-        names_in(self.trial)
+        self.check_names(self.names_in(self.texts()))
+        self.names_in(self.trial)
         for path, file in self.files.items():
             if not path.startswith("{out}/") or ".." in Path(path).parts:
                 raise ValueError(f"files: {path}: must begin with {{out}}/")
-            names_in(file.texts())
+            self.names_in(file.texts())
         return self
 
-    def check_names(self, names: Collection[str], under: str = "") -> None:
-        """Check that runs of different lr and seeds differ, under each strategy.
+    def names_in(self, texts: Iterable[str]) -> set[str]:
+        """Return the placeholders in texts; those of further axes and of variants among them.
 
         Raises:
-            ValueError: they are.
+            ValueError: there is no such placeholder.
+        """
+        return names_in(texts, (*PLACEHOLDERS, *self.inputs))
+
+    def check_names(self, names: Collection[str], under: str = "") -> None:
+        """Check that runs of different axes, variants and seeds differ, under each strategy.
+
+        Raises:
+            ValueError: they do not.
         """
         if self.uses != "env":
-            for name in ("lr", "seed") if self.seeds is None else ("lr",):
+            usual = ("lr",) if self.usual_axes is None else self.usual_axes
+            for name in (*usual, *self.inputs, *(("seed",) if self.seeds is None else ())):
                 if name not in names:
                     none = ", or `seeds: none` beside `run:`" if name == "seed" else ""
                     raise ValueError(
                         f"command: {{{name}}} is missing{under}: runs of different {name} would be identical; add it, "
-                        f"or write `uses: env` if the program reads ETTSWEEP_{name.upper()}{none}"
+                        f"or write `uses: env` if the program reads {variable_of(name)}{none}"
                     )
 
     def texts(self, strategies: Collection[str] | None = None) -> Iterator[str]:
@@ -301,7 +318,7 @@ def _info(recipe: CommandRecipe) -> RecipeInfo:
     names, resume = ", ".join(recipe.data_rule.paths), recipe.resume
     return RecipeInfo(
         labels=Labels(recipe.program),
-        axes=("lr", "wd") if recipe.uses == "env" or "wd" in names_in(recipe.texts()) else ("lr",),
+        axes=_usual_axes(recipe),
         gpus=recipe.gpus,
         nodes=recipe.nodes,
         resume="none" if resume is None else "files" if resume.checkpoint else "program",
@@ -314,6 +331,12 @@ def _info(recipe: CommandRecipe) -> RecipeInfo:
         },
         **common_info(recipe),
     )
+
+
+def _usual_axes(recipe: CommandRecipe) -> tuple[str, ...]:
+    if recipe.usual_axes is not None:
+        return recipe.usual_axes
+    return USUAL_AXES if recipe.uses == "env" or "wd" in recipe.names_in(recipe.texts()) else ("lr",)
 
 
 def _bind(recipe: CommandRecipe, data: str | None) -> CommandRecipe:
@@ -457,7 +480,7 @@ def _check_inside(recipe: CommandRecipe, key: str, name: str, folder: Path) -> N
 
 
 def _check_axes(recipe: CommandRecipe, values: Mapping[str, Sequence[float]], strategies: Sequence[str]) -> str:
-    told = recipe.uses == "env" or "strategy" in names_in(recipe.texts())
+    told = recipe.uses == "env" or "strategy" in recipe.names_in(recipe.texts())
     if not told and len({recipe.strategies.get(name, ()) for name in strategies}) < len(strategies):
         raise InputError(
             f"strategies: runs under {' and '.join(strategies)} would be identical; put {{strategy}} into the "
@@ -465,11 +488,11 @@ def _check_axes(recipe: CommandRecipe, values: Mapping[str, Sequence[float]], st
         )
     for name in strategies:
         try:
-            recipe.check_names(names_in(recipe.texts([name])), f" under {name}")
+            recipe.check_names(recipe.names_in(recipe.texts([name])), f" under {name}")
         except ValueError as error:
             raise InputError(str(error)) from None
     # By the words of each strategy with some, else by the common words.
-    told = all("wd" in names_in(recipe.texts([strategy])) for strategy in recipe.strategies or [""])
+    told = all("wd" in recipe.names_in(recipe.texts([strategy])) for strategy in recipe.strategies or [""])
     if len(set(values.get("wd", ()))) > 1 and recipe.uses != "env" and not told:
         raise InputError(
             "command: {wd} is missing: runs of different wd would be identical; leave out the range of wd, or write "
@@ -480,7 +503,7 @@ def _check_axes(recipe: CommandRecipe, values: Mapping[str, Sequence[float]], st
 
 def _check(recipe: CommandRecipe, place: Place) -> list[str]:
     results = str(place.results.resolve()) if place.results else ""
-    if "out" in names_in(recipe.texts()) and (found := re.search(r"[\s=]", results)):
+    if "out" in recipe.names_in(recipe.texts()) and (found := re.search(r"[\s=]", results)):
         return [f"--results: {results!r} has {found[0]!r}, which breaks commands with {{out}}: pass another folder"]
     return []
 

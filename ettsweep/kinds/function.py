@@ -20,7 +20,7 @@ from ettsweep.kinds.own_code import (
     with_code,
 )
 from ettsweep.project_code import ProjectCode, find_code, import_folders
-from ettsweep.runs.spec import Block, Kind, Labels, RecipeInfo
+from ettsweep.runs.spec import USUAL_AXES, Block, Kind, Labels, RecipeInfo
 from ettsweep.schema import NotInId, canonical, locating
 
 
@@ -125,7 +125,8 @@ def _bound_names(tree: ast.Module) -> set[str] | None:
 
 
 def _info(recipe: FunctionRecipe) -> RecipeInfo:
-    return RecipeInfo(labels=Labels(recipe.function), data_kind="function", nodes=1, **common_info(recipe))
+    axes = USUAL_AXES if recipe.usual_axes is None else recipe.usual_axes
+    return RecipeInfo(labels=Labels(recipe.function), axes=axes, data_kind="function", nodes=1, **common_info(recipe))
 
 
 def _read(block: Block, overrides: Sequence[str], location: str, folder: Path) -> FunctionRecipe:

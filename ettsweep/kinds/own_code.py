@@ -48,6 +48,8 @@ class OwnCodeRecipe(Recipe):
         keep: patterns of files in a run's `out` that `clean --outputs` keeps; None for all.
         snapshot: whether runs train in a copy of the project.
         seeds: `none` without a seed, for one run a point; beside `run:` in a grid file.
+        inputs: names of further axes and of variants, beside `run:` in a grid file.
+        usual_axes: which of lr and wd are axes, beside `run:` too; None for lr, and wd if it takes one.
     """
 
     score: Annotated[ScoreSpec, InFile("score", form=StatedScore)]
@@ -62,6 +64,8 @@ class OwnCodeRecipe(Recipe):
     snapshot: Annotated[bool, NotInId()] = True
     keep: Annotated[Patterns | None, NotInId()] = None
     seeds: Annotated[Literal["none"] | None, NotInId()] = None
+    inputs: Annotated[tuple[str, ...], NotInId(), Field(strict=False)] = ()
+    usual_axes: Annotated[tuple[str, ...] | None, NotInId(), Field(strict=False)] = None
 
 
 SomeRecipe = TypeVar("SomeRecipe", bound=OwnCodeRecipe)

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -80,9 +80,14 @@ def _placeholder(inside: str, known: tuple[str, ...]) -> Placeholder:
     )
 
 
-def names_in(texts: Iterable[str], known: tuple[str, ...] = PLACEHOLDERS) -> set[str]:
+def names_in(texts: Iterable[str], known: Sequence[str] = PLACEHOLDERS) -> set[str]:
     """Return the names of all placeholders in some texts."""
-    return {part.name for text in texts for part in parse(text, known) if isinstance(part, Placeholder)}
+    return {part.name for text in texts for part in parse(text, tuple(known)) if isinstance(part, Placeholder)}
+
+
+def variable_of(name: str) -> str:
+    """Return the variable that has the value of an axis or variant."""
+    return "ETTSWEEP_" + re.sub(r"\W", "_", name).upper()
 
 
 def rendered(text: str, values: Mapping[str, Value]) -> str:

@@ -18,7 +18,7 @@ from ettsweep.launch.submissions import submission_folders, submissions, try_rea
 from ettsweep.processes import Process
 from ettsweep.project_code import is_project_copy
 from ettsweep.runs.folder import TRIAL_OWNER, TRIAL_PREFIX, RunDir, code_dir, is_run_id, runs_dir
-from ettsweep.runs.index import Run, load_run_index
+from ettsweep.runs.index import load_run_index
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.state import State
 from ettsweep.study.judgement import evaluate_all
@@ -115,13 +115,12 @@ def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Wa
     run_index, sweep_store = load_run_index(results, liveness), load_sweep_store(results)
     for problem in sweep_store.broken.values():
         raise CorruptError(problem)
-    best_by_family = dict[str, list[Point]]()
+    spared_ids = set[str]()
     for study_state in evaluate_all(sweep_store.studies, run_index):
-        verdict = study_state.verdict()
-        named = [verdict.point, verdict.bound.recommended if verdict.bound else None]
-        best_by_family.setdefault(study_state.study.family, []).extend(point for point in named if point)
-    best = [run for run in run_index.runs.values() if _is_at(run, best_by_family.get(run.family, ()))]
-    spared_ids = {run.id for run in best}
+        verdict, study = study_state.verdict(), study_state.study
+        named = [point for point in (verdict.point, verdict.bound and verdict.bound.recommended) if point]
+        members = run_index.family_runs(study.base, study.axes)
+        spared_ids |= {run.id for run in members if _is_at(study.point_of(run), named)}
     for run in run_index.runs.values():
         patterns, out = run.base.info.kept_outputs, run.dir.path / "out"
         if patterns is None or not run.state.finished or not out.is_dir() or not _is_removable(out):
@@ -130,8 +129,8 @@ def _unneeded_outputs(results: Path, liveness: SchedulerLiveness) -> Iterator[Wa
             yield from (_measure_waste(path, "output of a finished run") for path in _unkept(out, out, patterns))
 
 
-def _is_at(run: Run, points: Sequence[Point]) -> bool:
-    return bool(points) and snap_point(run.point, points) in points
+def _is_at(point: Point, points: Sequence[Point]) -> bool:
+    return bool(points) and snap_point(point, points) in points
 
 
 def _unkept(folder: Path, out: Path, patterns: Sequence[str]) -> list[Path]:

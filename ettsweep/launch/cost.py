@@ -203,4 +203,4 @@ def cost_so_far(runs: Iterable[Run], studies_by_family: StudiesByFamily) -> str:
 
 def _count_sweeps(run: Run, studies_by_family: StudiesByFamily) -> int:
     """Return the number of sweeps that requested a run."""
-    return len({s.sweep for s in studies_by_family.get(run.family, ()) if s.requests(run.point, run.seed)})
+    return len({study.sweep for study in studies_by_family.of(run) if study.has(run)})

@@ -28,7 +28,7 @@ from ettsweep.study.plan import Plan, make_plan
 from ettsweep.study.round import Aim, Round, Spent, next_round
 from ettsweep.study.study import Study
 from ettsweep.study.sweep import Suggestion
-from ettsweep.study.sweep_store import group_by_family
+from ettsweep.study.sweep_store import StudiesByFamily
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -163,7 +163,7 @@ class _Follower:
         self._cost_estimator = cost_estimator
         self._reader = RunReader(context.results)
         self._monitor = ProgressMonitor(
-            context.results, studies_by_family=group_by_family(context.studies), reader=self._reader
+            context.results, studies_by_family=StudiesByFamily(context.studies), reader=self._reader
         )
         self._respawner = WorkerRespawner(RELAUNCH_S, context.notify)
         # Counted per attempt number: a run that started has a new number and a new budget.

@@ -154,10 +154,8 @@ class ProgressMonitor:
         reader: RunReader | None = None,
     ) -> None:
         self._results = results
-        self._studies_by_family = studies_by_family or {}
-        self.has_several_sweeps = (
-            len({study.sweep for studies in self._studies_by_family.values() for study in studies}) > 1
-        )
+        self._studies_by_family = studies_by_family or StudiesByFamily(())
+        self.has_several_sweeps = len({study.sweep for study in self._studies_by_family.studies}) > 1
         self._reader = reader or RunReader(results)
         self._finished: dict[str, Status] = {}
         self.slurm_cache = SlurmCache()
@@ -195,7 +193,7 @@ class ProgressMonitor:
 
     def sweep_names(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that contain a run."""
-        return run_sweeps_text(self._studies_by_family, spec.family_id, spec.point, spec.seed)
+        return run_sweeps_text(self._studies_by_family, spec)
 
 
 def _progress_row(monitor: ProgressMonitor, sweep_status: SweepStatus, run_id: str) -> Row:

@@ -7,7 +7,7 @@ from functools import cached_property
 from ettsweep.metric import Metric
 from ettsweep.report.formats import strategy_rank
 from ettsweep.report.verdict_view import VerdictView, make_views
-from ettsweep.runs.index import Run, group_by_point
+from ettsweep.runs.index import Run, RunIndex, group_by_point
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.study.judgement import evaluate
@@ -87,8 +87,11 @@ class StrategyComparison:
 
 def runs_by_point(runs: Iterable[Run], study: Study | None = None) -> RunsByPoint:
     """Group runs of one family by point; with a study, only those on its lattice, at the points it requested."""
-    lattice_runs = [run for run in runs if study is None or study.is_on_lattice(run.point)]
-    groups = group_by_point(lattice_runs, study.seeds_by_point if study else ())
+    if study is None:
+        groups = group_by_point(runs)
+    else:
+        on_lattice = [run for run in runs if study.is_on_lattice(study.point_of(run))]
+        groups = group_by_point(on_lattice, study.seeds_by_point, study.point_of)
     return {point: sorted(members, key=lambda run: run.seed) for point, members in groups.items()}
 
 
@@ -108,9 +111,11 @@ def with_verdict_runs(runs: Iterable[Run], verdicts: Iterable[Verdict]) -> list[
 
 def judged_families(runs: Iterable[Run], verdicts: Sequence[Verdict]) -> list[JudgedFamily]:
     """Return each verdict with its family's runs on the lattice of its sweep."""
-    families = runs_by_family(runs)
+    run_index = RunIndex({run.id: run for run in runs}, {})
     return [
-        JudgedFamily(verdict, view, runs_by_point(families.get(verdict.family, ()), verdict.study))
+        JudgedFamily(
+            verdict, view, runs_by_point(run_index.family_runs(verdict.study.base, verdict.study.axes), verdict.study)
+        )
         for verdict, view in zip(verdicts, make_views(verdicts), strict=True)
     ]
 

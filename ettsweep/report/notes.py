@@ -159,7 +159,7 @@ def _same_seeds_text(verdict: Verdict) -> str:
     scores: dict[Point, list[float]] = {}
     for run in verdict.runs:
         if run.score is not None:
-            scores.setdefault(run.point, []).append(run.score)
+            scores.setdefault(verdict.study.point_of(run), []).append(run.score)
     several = [each for each in scores.values() if len(each) > 1]
     if len(several) < MIN_SAME or any(len(set(each)) > 1 for each in several):
         return ""

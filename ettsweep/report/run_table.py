@@ -59,7 +59,7 @@ def _cells(run: Run, studies_by_family: StudiesByFamily) -> dict[str, str]:
     labels, metric = run.labels, run.spec.info.metric
     return {
         "run": run.id,
-        "sweep": run_sweeps_text(studies_by_family, run.family, run.point, run.seed),
+        "sweep": run_sweeps_text(studies_by_family, run),
         "model": labels.model,
         "task": f"{labels.task} {labels.data}".strip(),
         "strategy": strategy_label(run.base.strategy) if run.base.info.has_strategies else "",

@@ -100,7 +100,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
             (
                 *(
                     run.id,
-                    run_sweeps_text(studies_by_family or {}, run.family, run.point, run.seed),
+                    run_sweeps_text(studies_by_family or StudiesByFamily(()), run),
                     run.family,
                     labels.model,
                     f"{labels.task} {labels.data}".strip(),

@@ -97,7 +97,7 @@ def write_page(path: Path, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> 
             figures |= {(key, figure.kind): figure for key, figure in FigureBuilder(histories).build(comparison)}
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, page.render(path.parent, path.parent, comparisons, figures, [], {}, {}, False))
+    write_atomic(path, page.render(path.parent, path.parent, comparisons, figures, [], StudiesByFamily(()), {}, False))
 
 
 # --- the list of files ------------------------------------------------------------------------------------------------

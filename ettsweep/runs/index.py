@@ -8,9 +8,10 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 from ettsweep.errors import CorruptError, InputError
@@ -19,7 +20,7 @@ from ettsweep.metric import valid_score
 from ettsweep.runs.cache import FinishedRun, KeptRun, RunCache, Stamp, stamp_of
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.spec import USUAL_AXES, Labels, RunSpec, family_identity, id_of_run
+from ettsweep.runs.spec import USUAL_AXES, Labels, RunSpec, family_identity, family_of, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
 
 MIN_KEPT = 20
@@ -94,6 +95,10 @@ class Run:
     def point(self) -> Point:
         return self.spec.point
 
+    def value(self, name: str) -> float:
+        """Return the value along an axis, see `RunSpec.value`."""
+        return self.values[name] if name in self.values else self.base.value(name)
+
     @property
     def state(self) -> State:
         return self.status.state
@@ -134,9 +139,14 @@ class RunIndex:
             families.setdefault(run.family, []).append(run)
         return families
 
-    def family_runs(self, family: str) -> list[Run]:
-        """Return the runs of a family."""
-        return self.by_family.get(family, [])
+    def family_runs(self, base: RunSpec, axes: Collection[str] = USUAL_AXES) -> list[Run]:
+        """Return the runs that differ from a spec along these axes and in their seed alone."""
+        wanted = family_of(base, axes)
+        if wanted in self.by_family:
+            return self.by_family[wanted]
+        # Of an axis that is a field of the recipe, each value is a family of its own.
+        alike = (runs for runs in self.by_family.values() if family_of(runs[0].base, axes) == wanted)
+        return [run for runs in alike for run in runs]
 
 
 class RunReader:
@@ -275,7 +285,7 @@ class _SpecReader:
         if values and key in self._families:
             base, identity, family = self._families[key]
             # If the id fits, so do the values.
-            if id_of_run(identity, *values) == folder.id:
+            if id_of_run(identity, *values, base.linear) == folder.id:
                 return base.with_values(*values), family
         spec = folder.spec_from(data)
         self._families[key] = spec, family_identity(spec), spec.family_id
@@ -286,7 +296,7 @@ def _own_values(data: Json) -> tuple[dict[str, float], int] | None:
     """Return the values of axes and the seed of a run; None if they are not what a spec allows."""
     further, seed = data.get("axes", {}), data.get("seed")
     values = {"lr": data.get("lr"), "wd": data.get("wd"), **(further if isinstance(further, dict) else {"axes": None})}
-    are_numbers = all(isinstance(value, float) and 0 <= value < math.inf for value in values.values())
+    are_numbers = all(isinstance(value, float | int) and 0 <= value < math.inf for value in values.values())
     return (values, seed) if type(seed) is int and are_numbers and values["lr"] else None
 
 
@@ -302,7 +312,9 @@ def load_run_index(results: Path, liveness: Liveness | None = None) -> RunIndex:
 # --- groups of runs -------------------------------------------------------------------------------------------------
 
 
-def group_by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Point, list[Run]]:
+def group_by_point(
+    runs: Iterable[Run], points: Iterable[Point] = (), point_of: Callable[[Run], Point] = attrgetter("point")
+) -> dict[Point, list[Run]]:
     """Group the runs of a family by lattice point.
 
     Coordinates that differ in the last bits, as after maps between strategies, are one point: the requested one in
@@ -312,11 +324,12 @@ def group_by_point(runs: Iterable[Run], points: Iterable[Point] = ()) -> dict[Po
     groups: dict[Point, list[Run]] = {}
     groups_by_point: dict[Point, list[Run]] = {}  # by a run's own point, of which there are few
     for run in runs:
-        if (group := groups_by_point.get(run.point)) is None:
-            point = snap_point(run.point, lattice_points)
+        own = point_of(run)
+        if (group := groups_by_point.get(own)) is None:
+            point = snap_point(own, lattice_points)
             # Later runs that differ in the last bits join this point.
             lattice_points.setdefault(point)
-            group = groups_by_point[run.point] = groups.setdefault(point, [])
+            group = groups_by_point[own] = groups.setdefault(point, [])
         group.append(run)
     return groups
 

@@ -9,10 +9,10 @@ Only its own kind reads a recipe: others read its `RecipeInfo`, or call function
 grid file. None of it imports torch or reads samples.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
@@ -28,6 +28,8 @@ from ettsweep.runs.spike_spec import SpikeSpec
 from ettsweep.schema import (
     Key,
     NonNegative,
+    NotInId,
+    OmitFromIdAt,
     PositiveFloat,
     Source,
     StrictModel,
@@ -188,8 +190,9 @@ class Recipe(StrictModel):
         data: dict[str, Any] = serialise(self)
         if data.get("trainable") == BUILT_IN:
             del data["trainable"]  # as before there were others
-        if data.get("axes") == {}:
-            del data["axes"]
+        for name in ("axes", "linear", "variant", "inputs", "usual_axes"):
+            if name in data and not data[name]:
+                del data[name]
         last = {name: data.pop(name) for name in self.written_last if name in data}
         return data | last
 
@@ -372,6 +375,10 @@ class StrategySpec(StrictModel):
         return {**data, "mlp_factor": "ignore"} if standard and isinstance(data, dict) else data
 
 
+AxisNumber = Annotated[int, Field(ge=0)] | NonNegative
+"""A value of an axis; whole numbers stay such."""
+
+
 class RunSpec(Recipe):
     """One run: a recipe with its strategy, a point and a seed.
 
@@ -379,16 +386,22 @@ class RunSpec(Recipe):
 
     Attributes:
         lr, wd: 1 and 0 where the runs are given none.
-        axes: values of further axes by name, as commands and functions have.
+        axes: values of further axes by name, as commands and functions have; whole numbers as such.
+        linear: those of them that have a linear scale.
+        variant: what tells it from other variants of its sweep, of a command or function.
     """
 
     strategy: StrategySpec
     lr: PositiveFloat
     wd: NonNegative
-    axes: dict[str, NonNegative] = Field(default_factory=dict)
+    axes: dict[str, AxisNumber] = Field(default_factory=dict)
+    linear: Annotated[tuple[str, ...], NotInId(), Field(strict=False)] = ()
+    variant: Annotated[dict[str, str | int | float], OmitFromIdAt({})] = Field(default_factory=dict)
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
 
-    written_last: ClassVar[tuple[str, ...]] = (*Recipe.written_last, "strategy", "lr", "wd", "axes", "seed")
+    written_last: ClassVar[tuple[str, ...]] = (
+        *(*Recipe.written_last, "strategy", "variant", "lr", "wd", "axes", "linear", "seed"),
+    )
 
     recipe_class: ClassVar[type[Recipe]]
 
@@ -415,7 +428,12 @@ class RunSpec(Recipe):
     @property
     def run_id(self) -> str:
         """12 hex digits that name the run and its folder."""
-        return id_of_run(family_identity(self), self.values, self.seed)
+        return id_of_run(family_identity(self), self.values, self.seed, self.linear)
+
+    @property
+    def family(self) -> str:
+        """`family_id`, as runs have it."""
+        return self.family_id
 
     @property
     def family_id(self) -> str:
@@ -432,8 +450,18 @@ class RunSpec(Recipe):
 
     @property
     def values(self) -> dict[str, float]:
-        """lr, wd and the values of further axes."""
+        """lr, wd and the values of further axes; those in fields of the recipe aside."""
         return {"lr": self.lr, "wd": self.wd, **self.axes}
+
+    @property
+    def base(self) -> "RunSpec":
+        """A spec of its family, as runs have one."""
+        return self
+
+    def value(self, name: str) -> float:
+        """Return the value along an axis, which may be a field of the recipe, such as schedule.warmup_steps."""
+        values = self.values
+        return values[name] if name in values else float(field_of(self, name))
 
     def with_point(self, point: Point, seed: int) -> Self:
         """Return the spec of the same family at another point and seed."""
@@ -442,6 +470,11 @@ class RunSpec(Recipe):
     def with_values(self, values: Mapping[str, float], seed: int) -> Self:
         """Return the spec with other `values`, and another seed."""
         further = {name: value for name, value in values.items() if name not in USUAL_AXES}
+        if self.trainable == BUILT_IN and further:
+            changed = self
+            for name, value in further.items():
+                changed = with_field(changed, name, value)
+            return changed.model_copy(update={"lr": values["lr"], "wd": values["wd"], "seed": seed})
         spec = self.model_copy(update={"lr": values["lr"], "wd": values["wd"], "axes": further, "seed": seed})
         spec.keep_info(self.info)
         return spec
@@ -472,14 +505,57 @@ def family_identity(spec: RunSpec) -> dict[str, object]:
     return {k: v for k, v in identity(spec).items() if k not in (*USUAL_AXES, "axes", "seed")}
 
 
-def id_of_run(family: dict[str, object], values: Mapping[str, float], seed: int) -> str:
+def family_of(spec: RunSpec, axes: Iterable[str]) -> str:
+    """Return the id of the family of a run in a sweep with these axes: of the fields that are no axes of it."""
+    fields = sorted(name for name in axes if name not in spec.values and name not in USUAL_AXES)
+    if not fields:
+        return spec.family_id
+    identity_ = family_identity(spec)
+    for name in fields:
+        part: Any = identity_
+        *parents, last = name.split(".")
+        for parent in parents:
+            part = part.get(parent, {})
+        part.pop(last, None)
+    return digest({"axes": fields, **identity_})
+
+
+def field_of(recipe: StrictModel, name: str) -> Any:
+    """Return the value of a field by its dotted name.
+
+    Raises:
+        AttributeError: there is none.
+    """
+    return reduce(getattr, name.split("."), recipe)
+
+
+SomeModel = TypeVar("SomeModel", bound=StrictModel)
+
+
+def with_field(recipe: SomeModel, name: str, value: float) -> SomeModel:
+    """Return a model with a number in the field of a dotted name; a whole one if the field is."""
+    head, _, rest = name.partition(".")
+    old = getattr(recipe, head)
+    new = with_field(old, rest, value) if rest else round(value) if isinstance(old, int) else value
+    return recipe.model_copy(update={head: new})
+
+
+def id_of_run(family: dict[str, object], values: Mapping[str, float], seed: int, linear: Collection[str] = ()) -> str:
     """Return the id of a run: of a family, given by its `family_identity`, at a point with a seed."""
-    return digest(family | point_identity(values) | {"seed": seed})
+    return digest(family | point_identity(values, linear) | {"seed": seed})
 
 
-def point_identity(values: Mapping[str, float]) -> dict[str, object]:
-    """Return the fields by which values of axes enter the hash of a run id."""
-    return {f"log2_{name}": log2(value) for name, value in values.items()}
+def point_identity(values: Mapping[str, float], linear: Collection[str] = ()) -> dict[str, object]:
+    """Return the fields by which values of axes enter the hash of a run id: their log2, or exact values.
+
+    Whole numbers are exact, and so are values of axes with a linear scale, and 0, beside those of lr and wd.
+    """
+    return dict(_axis_identity(name, value, name in linear) for name, value in values.items())
+
+
+def _axis_identity(name: str, value: float, is_linear: bool) -> tuple[str, object]:
+    is_exact = isinstance(value, int) or is_linear or (not value and name not in USUAL_AXES)
+    return (name, value) if is_exact else (f"log2_{name}", log2(value))
 
 
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_SEED)], ...], Field(min_length=1, strict=False)]

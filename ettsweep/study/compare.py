@@ -264,7 +264,7 @@ def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
     """Return the scores of a point of a sweep."""
     head, _, at = text.partition(":")
     study = _study(text, head, sweep_store)
-    state = evaluate(study, run_index.family_runs(study.family))
+    state = evaluate(study, run_index.family_runs(study.base, study.axes))
     if at in ("", BEST):
         verdict = state.verdict()
         if verdict.point is None:
@@ -272,7 +272,11 @@ def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
         point = verdict.point
     else:
         point = state.resolve_point(parse_point(at, text, [*study.axes]), text)
-    runs = [run for run in run_index.family_runs(study.family) if state.steps(run.point) == state.steps(point)]
+    runs = [
+        run
+        for run in run_index.family_runs(study.base, study.axes)
+        if state.steps(study.point_of(run)) == state.steps(point)
+    ]
     scores = {run.seed: run.score for run in sorted(runs, key=lambda run: run.seed) if run.state.finished}
     fresh = None
     if at in ("", BEST):

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field
 from ettsweep.config import hide_secrets, options_by_key, read_yaml, set_nested, split_override
 from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_source
 from ettsweep.powers import parse_number
-from ettsweep.runs.spec import BUILT_IN, KINDS, Kind, Recipe, Seeds, kind_named
+from ettsweep.runs.spec import BUILT_IN, KINDS, USUAL_AXES, Kind, Recipe, Seeds, kind_named
 from ettsweep.schema import (
     HomeExpanded,
     Key,
@@ -29,6 +29,7 @@ from ettsweep.shipped_files import describe_choice, grid_model, own_grids, shipp
 from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from ettsweep.strategies.strategy import check_strategy, map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
+from ettsweep.study.grid_axes import check_fields, with_axes
 from ettsweep.study.lattice import MAX_OFFSET, Axis, Centre, Centres
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.value_range import ValueRange
@@ -445,6 +446,7 @@ def make_sweep_spec(
         misplaced = [name for name in KINDS if name in data]
         hint = f"; {misplaced[0]}: belongs into `run:`, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
         raise InputError(f"{path}: add `run:` with your program, or `model:` with one that ships{hint}")
+    data, further = with_axes(data, str(path))
     data = _with_lists(data, path)
     _check_ranges(data, path, overrides, options or {})
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
@@ -452,7 +454,7 @@ def make_sweep_spec(
     for option in options_by_key(factor_overrides).values():
         set_options["mlp_factor",] = option
     source = Source(str(path), {**(options or {}), **set_options})
-    grid, recipe = (_run_grid if "run" in data else _built_in_grid)(data, source, recipe_overrides)
+    grid, recipe = (_run_grid if "run" in data else _built_in_grid)(data, source, recipe_overrides, [*further])
     if start is None:
         with locating(Source(str(path), options_by_key(overrides))):
             centres = grid.resolve_centres(recipe)
@@ -461,6 +463,9 @@ def make_sweep_spec(
     # What is searched is an axis even if the runs are not given it: `check_axes` says so.
     axes = {"lr": grid.lr, "wd": grid.wd}
     axes = {name: axis for name, axis in axes.items() if name in recipe.info.axes or not axis.fixed}
+    further = check_fields(further, recipe, str(path))
+    centres = {name: centre | {axis: at for axis, (_, at) in further.items()} for name, centre in centres.items()}
+    axes |= {name: axis for name, (axis, _) in further.items()}
     sweep_spec = SweepSpec(
         grid=path.name,
         recipe=recipe,
@@ -529,8 +534,12 @@ def _criterion(grid: _Grid, recipe: Recipe, path: Path) -> CriterionOptions:
         return grid.criterion.for_runs(recipe.info.metric, seeded=recipe.info.seeded)
 
 
-def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Recipe]:
+def _built_in_grid(
+    data: dict[str, Any], source: Source, overrides: Sequence[str], further: Sequence[str]
+) -> tuple[_Grid, Recipe]:
     """Validate a grid file of the built-in trainer; `overrides` are those of its recipe."""
+    if further:
+        data = {"lr": "fixed", "wd": "fixed", **data}
     built_in = _built_in()
     if data.get("seeds") == NO_SEEDS:
         raise InputError(
@@ -549,9 +558,15 @@ def _built_in_grid(data: dict[str, Any], source: Source, overrides: Sequence[str
     return grid, built_in.read(block, overrides, source.file, Path(source.file).parent)
 
 
-def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) -> tuple[_Grid, Recipe]:
-    """Validate a grid file with a `run:` block; `overrides` are those of the block."""
-    has_no_seed = data.get("seeds") == NO_SEEDS
+def _run_grid(
+    data: dict[str, Any], source: Source, overrides: Sequence[str], further: Sequence[str]
+) -> tuple[_Grid, Recipe]:
+    """Validate a grid file with a `run:` block; `overrides` are those of the block, `further` its axes."""
+    has_no_seed, stated = data.get("seeds") == NO_SEEDS, {name for name in USUAL_AXES if name in data}
+    if further:
+        data = {"lr": "fixed", **data, "centre": data.get("centre") or {}}
+        if not any(isinstance(each, dict) for each in data["centre"].values()):
+            data["centre"] = {"lr": 1.0, **data["centre"]}
     grid = validate(RunGrid, data | ({"seeds": [0]} if has_no_seed else {}), source)
     # `function: ...` is short for `trainable: function`.
     names = [name for name in KINDS if name in grid.run and name != BUILT_IN]
@@ -565,6 +580,12 @@ def _run_grid(data: dict[str, Any], source: Source, overrides: Sequence[str]) ->
     block = {key: value for key, value in grid.run.items() if key != "trainable"}
     if "seeds" in block:
         raise InputError(f"{source.file}: run: seeds belongs beside `run:`, not in it")
+    for key in ("inputs", "usual_axes"):
+        if key in block:
+            raise InputError(f"{source.file}: run: unknown key {key}")
+    if further:
+        # An axis that the file does not state is none, unlike where lr and wd are all.
+        block |= {"inputs": list(further), "usual_axes": [name for name in USUAL_AXES if name in stated]}
     if has_no_seed:
         if "seeds" not in kind.schema.model_fields:
             raise InputError(f"{source.file}: seeds: none is for code without a seed, but runs of {name} have one")

@@ -20,7 +20,7 @@ def evaluate(study: Study, runs: Iterable[Run]) -> StudyState:
 
 def evaluate_all(studies: Sequence[Study], run_index: RunIndex) -> list[StudyState]:
     """Return the state of each study from the runs on disk."""
-    return [evaluate(study, run_index.family_runs(study.family)) for study in studies]
+    return [evaluate(study, run_index.family_runs(study.base, study.axes)) for study in studies]
 
 
 def judge(studies: Sequence[Study], run_index: RunIndex) -> list[Verdict]:

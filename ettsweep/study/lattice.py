@@ -135,9 +135,8 @@ class Axis(StrictModel):
         return [self._moved(centre, offset) for offset in self.offsets()]
 
     def _moved(self, value: float, offset: float) -> float:
-        if self.scale == "log":
-            return float(value * 2.0**offset)
-        return _rounded(value + offset)
+        moved = value * 2.0**offset if self.scale == "log" else _rounded(value + offset)
+        return round(moved) if self.whole else float(moved)
 
     def steps(self, distance: float) -> float:
         """Return a distance between places as a number of even steps, rounded to the digits that ids use."""
@@ -158,7 +157,9 @@ class Axis(StrictModel):
         """`True` if there is a value that many steps above another: none is below 0."""
         if self.zero:
             return self._index(value) + steps >= -1
-        return self.scale == "log" or self.shifted(value, steps) >= 0
+        moved = self.shifted(value, steps)
+        # A whole number that is halved may end as itself.
+        return moved >= 0 and moved != value
 
     def distance(self, value: float, origin: float) -> float:
         """Return how many steps a value is above another one."""
@@ -198,6 +199,8 @@ class Axis(StrictModel):
         if self.zero and index < 0:
             return 0.0
         value = _listed(self.values, index, self.scale)
+        if self.whole:
+            return round(value)
         return value if self.factor == 1 else _rounded(value * self.factor)
 
     def _index(self, value: float) -> float:
@@ -368,8 +371,10 @@ class Centre(StrictModel):
 
 Centres = dict[str, Centre]
 
-AxisValue = Annotated[NonNegative, BeforeValidator(_parse_power), AfterValidator(_in_range)]
-"""A value of an axis."""
+AxisNumber = (
+    Annotated[int, Field(ge=0)] | Annotated[NonNegative, BeforeValidator(_parse_power), AfterValidator(_in_range)]
+)
+"""A value of an axis; whole numbers stay such."""
 
 
 PLACEHOLDER_CENTRE = Centre(lr=1e-3, wd=0.0)

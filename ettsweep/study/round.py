@@ -239,7 +239,7 @@ class _RoundMaker:
         for need in needs:
             new = {run_id: spec for spec in need.specs if (run_id := spec.run_id) in launched}
             study = need.study_state.study
-            extra = {i for i, spec in new.items() if not study.requests(spec.point, spec.seed)}
+            extra = {i for i, spec in new.items() if not study.has(spec)}
             extra_ids[need.key] = extra_ids.get(need.key, frozenset()) | extra
         paths = {verdict.key: tuple(verdict.full_path) for verdict in verdicts}
         return Spent(

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ettsweep.metric import Metric
+from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.spec import RunSpec, Seeds, validated_spec
+from ettsweep.runs.spec import RunSpec, Seeds, family_of, validated_spec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.lattice import POINT_OPTIONS, Axes, Axis, free_axes, shifted
@@ -45,7 +46,7 @@ class Study:
 
     @cached_property
     def family(self) -> str:
-        return self.base.family_id  # cached, since it hashes the whole spec
+        return family_of(self.base, self.axes)  # cached, since it hashes the whole spec
 
     @cached_property
     def model(self) -> str:
@@ -85,6 +86,14 @@ class Study:
         """The axes that are not fixed."""
         return free_axes(self.axes)
 
+    def point_of(self, run: Run | RunSpec) -> Point:
+        """Return the point of a run of the family."""
+        return Point({name: run.value(name) for name in self.axes})
+
+    def has(self, run: Run | RunSpec) -> bool:
+        """`True` if the study requests a run of the family."""
+        return self.requests(self.point_of(run), run.seed)
+
     def is_on_lattice(self, point: Point) -> bool:
         """`True` if the point lies on the lattice, inside the requested ranges or not."""
         centre = self.centre
@@ -107,10 +116,10 @@ class Study:
         # `snap_point` tolerates rounding in values; a point between two positions does not come back.
         return tuple(steps.values()) if snap_point(shifted(origin, axes, steps), [point]) == point else None
 
-    @property
+    @cached_property
     def centre(self) -> Point:
         """Origin of the lattice."""
-        return self.base.point
+        return self.point_of(self.base)
 
     @cached_property
     def seeds_by_point(self) -> dict[Point, Seeds]:

@@ -33,7 +33,9 @@ class StudyState(ABC):
         self._requested_points = study.seeds_by_point
         # Keyed by requested points: those of other sweeps may differ by rounding.
         is_on_lattice = cache(study.is_on_lattice)  # a point may have thousands of runs
-        grouped = group_by_point((run for run in runs if is_on_lattice(run.point)), self._requested_points)
+        grouped = group_by_point(
+            (run for run in runs if is_on_lattice(study.point_of(run))), self._requested_points, study.point_of
+        )
         self._runs = {point: {run.seed: run for run in members} for point, members in grouped.items()}
         self._known_points = dict.fromkeys((*self._requested_points, *self._runs))
         self._canonical_points: dict[Point, Point] = {}
@@ -329,7 +331,7 @@ class StudyState(ABC):
             run
             for runs in self.runs_by_point().values()
             for run in runs
-            if not any(study.requests(run.point, run.seed) for study in studies)
+            if not any(study.has(run) for study in studies)
         ]
 
     def runs_saved_by_racing(self, verdict: Verdict, others: Iterable[Study] = ()) -> int:
@@ -342,16 +344,16 @@ class StudyState(ABC):
         raced = [
             run
             for run in self.extra_runs(others)
-            if self._canonical_point(run.point) not in climbed or run.seed not in self.initial_seeds
+            if self._canonical_point(self.study.point_of(run)) not in climbed or run.seed not in self.initial_seeds
         ]
         most = max((verdict.run_counts.get(point, 0) for point in compared), default=0)
-        elsewhere = sum(self._canonical_point(run.point) not in compared for run in raced)
+        elsewhere = sum(self._canonical_point(self.study.point_of(run)) not in compared for run in raced)
         saved = most * len(compared) - sum(verdict.run_counts.values()) - elsewhere
         return max(0, saved) if raced else 0
 
     def is_requested(self, spec: RunSpec) -> bool:
         """`True` for a run that is requested, also where its values differ from the point's by rounding."""
-        return self.study.requests(self._canonical_point(spec.point), spec.seed)
+        return self.study.requests(self._canonical_point(self.study.point_of(spec)), spec.seed)
 
     def specs(self, points: Iterable[Point], seeds: Sequence[int] | None = None) -> list[RunSpec]:
         """Return the runs of some points, over the study's seeds by default.

@@ -83,7 +83,10 @@ class Search:
         suggestions: dict[str, list[Suggestion]] = {}
         updated, notes, is_cut_short = dict[StudyKey, Study](), list[str](), False
         for study in active:
-            study_state, start = evaluate(study, run_index.family_runs(study.family)), self._start_point(study)
+            study_state, start = (
+                evaluate(study, run_index.family_runs(study.base, study.axes)),
+                self._start_point(study),
+            )
             observations, runs_per_point = collect_observations(study_state, start), len(study.suggestion_seeds)
             under_way = sum(study_state.is_pending(point, seeds) for point, seeds in study.seeds_by_point.items())
             trials_left = self.trials - len(study.suggested_points)

@@ -16,7 +16,7 @@ from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion
 from ettsweep.study.grid_file import map_centres
-from ettsweep.study.lattice import AxisValue
+from ettsweep.study.lattice import AxisNumber
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 
@@ -34,9 +34,9 @@ class Suggestion(StrictModel):
 
     strategy: str
     sampler: str
-    points: Annotated[tuple[dict[str, AxisValue], ...], Field(strict=False)] = ()
+    points: Annotated[tuple[dict[str, AxisNumber], ...], Field(strict=False)] = ()
     reason: str = ""
-    start: dict[str, AxisValue] | None = None
+    start: dict[str, AxisNumber] | None = None
 
 
 class LaunchSettings(StrictModel):

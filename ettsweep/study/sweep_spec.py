@@ -10,7 +10,7 @@ from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import CriterionOptions, resolve_criterion
-from ettsweep.study.lattice import Axis, AxisValue, expand
+from ettsweep.study.lattice import Axis, AxisNumber, expand
 from ettsweep.study.study import Study
 
 
@@ -32,7 +32,7 @@ class SweepSpec(StrictModel):
     grid: str
     recipe: Annotated[SerializeAsAny[Recipe], ValidatedRecipe]
     mlp_factor: MlpFactor
-    centres: dict[str, dict[str, AxisValue]]
+    centres: dict[str, dict[str, AxisNumber]]
     axes: dict[str, Axis]
     seeds: Seeds
     criterion: CriterionOptions | None = None
@@ -56,11 +56,12 @@ class SweepSpec(StrictModel):
 
     def studies(self, sweep: str = "") -> list["Study"]:
         """Return one study for each strategy, as part of the sweep of this name."""
-        studies = []
+        studies, linear = [], tuple(name for name, axis in self.axes.items() if axis.scale == "linear")
         for name, centre in self.centres.items():
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
             base = RunSpec.of(self.recipe, strategy, centre, self.seeds[0])
+            base = base.model_copy(update={"linear": linear}) if linear else base
             axes = {axis_name: axis.around(centre[axis_name]) for axis_name, axis in self.axes.items()}
             points = tuple(expand(Point(centre), axes))
             # With a sampler, the ranges only bound what it may suggest.

@@ -6,7 +6,7 @@ It is replaced as a whole, under a lock: a reader finds the old list or the new 
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from ettsweep.files import Json, folder_names, read_file, storage_errors, write_
 from ettsweep.project_code import SWEEP_HEADER
 from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.runs.index import Run
-from ettsweep.runs.point import Point
+from ettsweep.runs.spec import RunSpec, family_of
 from ettsweep.schema import validate
 from ettsweep.study.compatibility import sweep_differences
 from ettsweep.study.criterion import CriterionOptions
@@ -42,9 +42,9 @@ class SweepStore:
     broken: dict[str, str]
 
     @cached_property
-    def studies_by_family(self) -> dict[str, list[Study]]:
-        """The studies of all sweeps, by family."""
-        return group_by_family(self.studies)
+    def studies_by_family(self) -> "StudiesByFamily":
+        """The studies of all sweeps, to look up those of a run."""
+        return StudiesByFamily(self.studies)
 
     @property
     def studies(self) -> list[Study]:
@@ -66,32 +66,40 @@ class SweepStore:
         return [sweep for sweep in self.sweeps.values() if not names or sweep.name in names]
 
 
-StudiesByFamily = Mapping[str, Sequence[Study]]
-"""Studies of some sweeps by family, to look up the sweeps of a run."""
+class StudiesByFamily:
+    """Look up the studies to whose families a run belongs: one whose recipe has an axis has runs of several.
+
+    Attributes:
+        studies: those of some sweeps.
+    """
+
+    def __init__(self, studies: Iterable[Study]) -> None:
+        self.studies = list(studies)
+        self._known: dict[str, list[Study]] = {}
+        self._axes = list(dict.fromkeys(tuple(study.axes) for study in self.studies))
+
+    def of(self, run: Run | RunSpec) -> list[Study]:
+        """Return the studies of a run's families."""
+        if run.family not in self._known:
+            families = {axes: family_of(run.base, axes) for axes in self._axes}
+            self._known[run.family] = [study for study in self.studies if study.family == families[tuple(study.axes)]]
+        return self._known[run.family]
 
 
-def group_by_family(studies: Iterable[Study]) -> dict[str, list[Study]]:
-    """Group studies by family."""
-    groups: dict[str, list[Study]] = {}
-    for study in studies:
-        groups.setdefault(study.family, []).append(study)
-    return groups
-
-
-def run_sweeps(studies_by_family: StudiesByFamily, family: str, point: Point, seed: int) -> list[str]:
+def run_sweeps(studies: StudiesByFamily, run: Run | RunSpec) -> list[str]:
     """Return the names of the sweeps to which a run belongs.
 
-    These are the sweeps that request it, or else those on whose lattice it lies: no file of a sweep mentions the runs
-    of `verify-optimum` and `seeds`.
+    These are the sweeps that request it, or else those on whose lattice it lies: `verify-optimum` and `seeds` train
+    runs that no file of a sweep mentions.
     """
-    studies = studies_by_family.get(family, ())
-    requesting = [study.sweep for study in studies if study.requests(point, seed)]
-    return requesting or [study.sweep for study in studies if study.is_on_lattice(point)]
+    members = studies.of(run)
+    requesting = [study.sweep for study in members if study.has(run)]
+    return requesting or [study.sweep for study in members if study.is_on_lattice(study.point_of(run))]
 
 
-def run_sweeps_text(studies_by_family: StudiesByFamily, family: str, point: Point, seed: int) -> str:
+def run_sweeps_text(studies: StudiesByFamily, run: Run | RunSpec) -> str:
     """Return the same as one text for people; `-` for none."""
-    return ", ".join(run_sweeps(studies_by_family, family, point, seed)) or "-"
+    return ", ".join(run_sweeps(studies, run)) or "-"
 
 
 def runs_of_sweeps(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence[str] = ()) -> list[Run]:
@@ -104,7 +112,7 @@ def runs_of_sweeps(runs: Iterable[Run], sweep_store: SweepStore, names: Sequence
     if not names:
         return list(runs)
     selected, families = {sweep.name for sweep in sweep_store.select(names)}, sweep_store.studies_by_family
-    return [run for run in runs if selected.intersection(run_sweeps(families, run.family, run.point, run.seed))]
+    return [run for run in runs if selected.intersection(run_sweeps(families, run))]
 
 
 def split_exclusive_runs(
@@ -115,17 +123,17 @@ def split_exclusive_runs(
     Returns:
         The runs that no other sweep uses, and the number of the remaining runs by the name of the other sweep.
     """
-    other_studies = group_by_family(
+    other_studies = StudiesByFamily(
         study for sweep in sweep_store.select() for study in sweep.studies if sweep.name not in names
     )
-    own_studies = group_by_family(study for sweep in sweep_store.select(list(names)) for study in sweep.studies)
+    own_studies = StudiesByFamily(study for sweep in sweep_store.select(list(names)) for study in sweep.studies)
     shared_counts: Counter[str] = Counter()
     exclusive_runs = []
     for run in runs:
-        users = [study for study in other_studies.get(run.family, ()) if study.requests(run.point, run.seed)]
+        users = [study for study in other_studies.of(run) if study.has(run)]
         # A run that no sweep requests belongs to all on whose lattice it lies, as in `run_sweeps`.
-        if not users and not any(study.requests(run.point, run.seed) for study in own_studies.get(run.family, ())):
-            users = [study for study in other_studies.get(run.family, ()) if study.is_on_lattice(run.point)]
+        if not users and not any(study.has(run) for study in own_studies.of(run)):
+            users = [study for study in other_studies.of(run) if study.is_on_lattice(study.point_of(run))]
         shared_counts.update({study.sweep for study in users})
         exclusive_runs += [] if users else [run]
     return exclusive_runs, dict(shared_counts)
@@ -139,7 +147,7 @@ def runs_without_sweep(runs: Iterable[Run], sweep_store: SweepStore) -> list[Run
     """
     for problem in sweep_store.broken.values():
         raise CorruptError(problem)
-    return [run for run in runs if not run_sweeps(sweep_store.studies_by_family, run.family, run.point, run.seed)]
+    return [run for run in runs if not run_sweeps(sweep_store.studies_by_family, run)]
 
 
 def with_spec(sweep_store: SweepStore, name: str, sweep_spec: SweepSpec) -> SweepStore:

@@ -183,12 +183,13 @@ class Verdict:
     def candidate_runs(self) -> list[Run]:
         """The compared runs of the candidate, lowest seed first."""
         point = self.point
-        return [run for run in self.runs if snap_point(run.point, [point]) == point] if point else []
+        of = self.study.point_of
+        return [run for run in self.runs if snap_point(of(run), [point]) == point] if point else []
 
     @property
     def run_counts(self) -> dict[Point, int]:
         """Number of compared runs by point."""
-        return dict(Counter(run.point for run in self.runs))
+        return dict(Counter(map(self.study.point_of, self.runs)))
 
     @property
     def missing_points(self) -> list[Point]:

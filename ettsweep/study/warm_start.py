@@ -85,7 +85,7 @@ def _is_strategy(name: str) -> bool:
 def _sweep_verdicts(sweep_store: SweepStore, name: str, run_index: RunIndex) -> list[Verdict]:
     """Return the verdicts on the studies of a sweep that have runs; empty if there is no such sweep."""
     studies = sweep_store.sweeps[name].studies if name in sweep_store.sweeps else ()
-    return judge([study for study in studies if run_index.family_runs(study.family)], run_index)
+    return judge([study for study in studies if run_index.family_runs(study.base, study.axes)], run_index)
 
 
 def _nearest_start(study: Study, verdicts: Iterable[Verdict], unverified: bool = False) -> StartPoint | None:

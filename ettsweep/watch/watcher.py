@@ -76,16 +76,14 @@ class Watcher:
         self._runs = {run_id: run for run_id in self._selected_ids if (run := self._reader.runs.get(run_id))}
         if not is_first:
             self._add_events(before)
-        by_family: dict[str, list[Run]] = {}
-        for run in self._runs.values():
-            by_family.setdefault(run.family, []).append(run)
+        run_index = RunIndex(self._runs, {})
         for key, family in self._families.items():
-            self._families[key] = _with_states(family, by_family.get(family.study.family, []))
+            self._families[key] = _with_states(family, run_index.family_runs(family.study.base, family.study.axes))
         self._view = self._make_view(liveness)
         yield self._view
         for key, family in self._families.items():
             if family.is_stale:
-                self._families[key] = self._judge(family, by_family.get(family.study.family, []))
+                self._families[key] = self._judge(family, run_index.family_runs(family.study.base, family.study.axes))
                 self._view = replace(self._view, families=dict(self._families), events=tuple(self._events))
                 yield self._view
 
@@ -156,7 +154,7 @@ class Watcher:
         return SweepStatus(statuses, left_s, liveness.slurm_error, vacant_slots, finished=finished)
 
     def _run_view(self, run: Run) -> RunView:
-        sweeps = run_sweeps_text(self._sweep_store.studies_by_family, run.family, run.point, run.seed)
+        sweeps = run_sweeps_text(self._sweep_store.studies_by_family, run)
         if run.state is not State.RUNNING:
             return RunView(run, run.status, sweeps)
         attempt = run.dir.attempt(run.status.attempt)

@@ -18,7 +18,7 @@ from ettsweep.errors import InputError
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.kinds.command import CommandRecipe
 from ettsweep.kinds.function import FunctionRecipe
-from ettsweep.kinds.template import Value, rendered, written
+from ettsweep.kinds.template import Value, rendered, variable_of, written
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.slots import Slot
 from ettsweep.project_code import import_folders
@@ -135,8 +135,8 @@ def _variables(given: Given, checkpoint: Checkpoint | None, history: str) -> dic
         "ETTSWEEP_LOSSES": "\n".join(given.losses),
         "ETTSWEEP_STOP": str(attempt.stop_path.resolve()),
         "ETTSWEEP_STATES": str(attempt.states_path.resolve()),
-        "ETTSWEEP_LR": written(spec.lr),
-        "ETTSWEEP_WD": written(spec.wd),
+        **{variable_of(name): written(value) for name, value in _inputs(spec).items()},
+        "ETTSWEEP_INPUTS": json.dumps(_inputs(spec)),
         "ETTSWEEP_SEED": str(spec.seed),
         "ETTSWEEP_STRATEGY": given.strategy,
         "ETTSWEEP_DATA": given.work.data_of(run) or "",
@@ -198,13 +198,17 @@ def _command(given: Given, checkpoint: Checkpoint | None, variables: dict[str, s
 
 def _values(given: Given, checkpoint: Checkpoint | None) -> dict[str, Value]:
     spec = given.spec
-    values: dict[str, Value] = {"lr": spec.lr, "wd": spec.wd, "seed": spec.seed, "out": str(given.out)}
+    values: dict[str, Value] = {**_inputs(spec), "seed": spec.seed, "out": str(given.out)}
     assert given.command is not None
     devices = given.command.gpus * given.command.nodes
     values |= {"id": given.run.id, "strategy": given.strategy, "devices": devices}
     if checkpoint is not None:
         values |= {"checkpoint": str(checkpoint.path), "step": checkpoint.step or 0}
     return values
+
+
+def _inputs(spec: RunSpec) -> dict[str, Value]:
+    return {**spec.values, **spec.variant}
 
 
 def _packages(words: Sequence[str], folder: Path, path: str | None) -> dict[str, str]:

@@ -115,7 +115,7 @@ def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, 
     other = make_spec(model={"width": 16})
     for spec in (*family, other):
         RunDir.create(results, spec)
-    runs = load_run_index(results).family_runs(family[0].family_id)
+    runs = load_run_index(results).family_runs(family[0])
     assert {run.id for run in runs} == {spec.run_id for spec in family}
 
 

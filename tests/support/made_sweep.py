@@ -12,7 +12,7 @@ from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis, expand
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import group_by_family
+from ettsweep.study.sweep_store import StudiesByFamily
 from ettsweep.study.verdict import Verdict
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.recipe import TransformerRun
@@ -152,8 +152,8 @@ class Made:
     verdicts: list[Verdict]
 
     @property
-    def studies_by_family(self) -> dict[str, list[Study]]:
-        return group_by_family(verdict.study for verdict in self.verdicts)
+    def studies_by_family(self) -> StudiesByFamily:
+        return StudiesByFamily(verdict.study for verdict in self.verdicts)
 
     def verdict(self, strategy: str) -> Verdict:
         return next(v for v in self.verdicts if v.strategy == strategy)
@@ -161,5 +161,5 @@ class Made:
 
 def read(results: Path, studies: list[Study]) -> Made:
     run_index = load_run_index(results)
-    verdicts = [evaluate(s, run_index.family_runs(s.family)).verdict() for s in studies]
+    verdicts = [evaluate(s, run_index.family_runs(s.base, s.axes)).verdict() for s in studies]
     return Made(results, list(run_index.runs.values()), verdicts)

@@ -1,0 +1,171 @@
+"""The block `axes:` of a grid file: lr and wd as if they were stated by themselves, and axes of other names."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ettsweep.errors import InputError
+from ettsweep.powers import parse_number
+from ettsweep.runs.spec import BUILT_IN, USUAL_AXES, Recipe, field_of, kind_of, with_field
+from ettsweep.schema import Source, keys_of, locating, validate
+from ettsweep.study.lattice import Axis
+
+MAX_AXES = 2
+"""Axes that are searched together; the neighbours of a point are those of a hexagon."""
+
+RESERVED = ("seed", "out", "id", "strategy", "devices", "checkpoint", "step")
+"""Placeholders that are no axes."""
+
+EXAMPLE = "axes: {lr: {centre: 0.01, range: [-2, 2]}, batch: {values: [64, 128, 256]}}"
+
+KEYS = ("centre", "range", "step", "values", "scale", "whole")
+
+Further = dict[str, tuple[Axis, float]]
+"""Axes beside lr and wd, with their centres."""
+
+
+def with_axes(data: dict[str, Any], location: str) -> tuple[dict[str, Any], Further]:
+    """Return the content of a grid file with lr and wd of `axes:` in their short form, and the further axes.
+
+    Raises:
+        InputError: the block is wrong; all of its problems are named.
+    """
+    stated = data.get("axes")
+    if stated is None:
+        return data, {}
+    if not isinstance(stated, dict) or not stated:
+        raise InputError(f"{location}: axes: names with ranges or values are expected, such as {EXAMPLE}")
+    data = {key: value for key, value in data.items() if key != "axes"}
+    further, centre, problems = Further(), dict[str, object](), list[str]()
+    for name, value in stated.items():
+        at = f"{location}: axes.{name}"
+        try:
+            form = _form(name, value, at)
+            if name not in USUAL_AXES:
+                further[name] = _axis(form, at)
+            elif name in data:
+                raise InputError(f"{at}: {name} is stated beside `axes:` too; write it once")
+            elif "values" in form:
+                data[name] = form["values"]
+            else:
+                centre[name] = form.pop("centre", None)
+                data[name] = form
+                if centre[name] is None:
+                    raise InputError(f"{at}: centre is missing, such as {{centre: 0.01, range: [-2, 2]}}")
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError.of(problems)
+    names = [*(name for name in USUAL_AXES if name in data), *further]
+    searched = [name for name in names if data.get(name) != "fixed"]
+    if len(searched) > MAX_AXES:
+        raise InputError(
+            f"{location}: axes: {', '.join(searched)}: one or two are searched together; `vary:` makes a lattice for "
+            "each value of others"
+        )
+    if centre:
+        data["centre"] = _with_centre(data.get("centre"), centre)
+    return data, further
+
+
+def _with_centre(stated: object, centre: Mapping[str, object]) -> object:
+    """Return `centre:` with the values of axes, within its only strategy if it has one."""
+    if isinstance(stated, dict) and len(stated) == 1 and all(isinstance(each, dict) for each in stated.values()):
+        ((strategy, values),) = stated.items()
+        return {strategy: {**values, **centre}}
+    return {**(stated if isinstance(stated, dict) else {}), **centre}
+
+
+def _form(name: object, value: object, at: str) -> dict[str, Any]:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+        raise InputError(f"{at}: a name of letters, digits, _ and dots is expected")
+    if name in RESERVED:
+        raise InputError(f"{at}: {{{name}}} is a placeholder of each run, and no axis")
+    form = {"values": value} if isinstance(value, list) else value
+    if not isinstance(form, dict) or not {"values", "range"} & form.keys():
+        raise InputError(f"{at}: a list of values, or {{centre: 64, range: [-1, 1]}}, is expected, got {value!r}")
+    if unknown := [key for key in form if key not in KEYS]:
+        raise InputError(f"{at}: {unknown[0]}: unknown key; known are {', '.join(KEYS)}")
+    return dict(form)
+
+
+def _axis(form: dict[str, Any], at: str) -> tuple[Axis, float]:
+    """Return a further axis and its centre."""
+    scale, source = form.get("scale", "log"), Source(at)
+    fields: dict[str, Any] = {"scale": scale, "whole": form.get("whole", False)}
+    if scale not in ("log", "linear"):
+        raise InputError(f"{at}: scale: log or linear is expected, got {scale!r}")
+    if "values" in form:
+        listed = form["values"]
+        if any(isinstance(value, str) and not _is_number(value) for value in listed):
+            raise InputError(f"{at}: {listed}: these are names; `vary:` makes a lattice for each of them")
+        if not all(_is_number(value) for value in listed) or len({*map(_number, listed)}) < 2:
+            raise InputError(f"{at}: values: two or more different numbers of at least 0 are expected, got {listed}")
+        fields["whole"] = form.get("whole", all(isinstance(value, int) for value in listed))
+        with locating(source):
+            axis = validate(Axis, Axis.fields_of(sorted({*map(_number, listed)}), **fields), source)
+        assert axis.centre is not None
+        return _checked(axis, axis.centre, at)
+    centre = form.get("centre")
+    if not _is_number(centre) or not _number(centre):
+        raise InputError(f"{at}: centre: a number above 0 is expected, got {centre!r}")
+    bounds = form["range"]
+    if not (isinstance(bounds, list) and len(bounds) == 2 and all(isinstance(bound, int | float) for bound in bounds)):
+        raise InputError(f"{at}: range: [low, high] in steps from the centre is expected, got {bounds!r}")
+    with locating(source):
+        ends = {"low": bounds[0], "high": bounds[1], "step": form.get("step", 1.0)}
+        axis = validate(Axis, {**{key: float(value) for key, value in ends.items()}, **fields}, source)
+    return _checked(axis, _number(centre), at)
+
+
+def _checked(axis: Axis, centre: float, at: str) -> tuple[Axis, float]:
+    """Check that the values of an axis are whole numbers, if it says so, and not negative."""
+    exact = axis.model_copy(update={"whole": False})
+    values = exact.grid(centre)
+    if fraction := next((value for value in values if axis.whole and value != round(value)), None):
+        raise InputError(f"{at}: {fraction:g} is not whole; use longer steps, or list the values")
+    if min(values) < 0:
+        raise InputError(f"{at}: {min(values):g} is below 0; narrow the range, or list the values")
+    return axis, round(centre) if axis.whole else centre
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return not isinstance(value, bool) and 0 <= parse_number(str(value)) < math.inf
+    except ValueError:
+        return False
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, int) else parse_number(str(value))
+
+
+def check_fields(further: Further, recipe: Recipe, location: str) -> Further:
+    """Return the axes of a built-in model, whole where its fields are; any axes of others.
+
+    Raises:
+        InputError: an axis is no number of the recipe, or one of its values is not valid there.
+    """
+    if recipe.trainable != BUILT_IN:
+        return further
+    checked = Further()
+    for name, (axis, centre) in further.items():
+        at = f"{location}: axes.{name}"
+        try:
+            old = field_of(recipe, name)
+        except AttributeError:
+            old = None
+        if isinstance(old, bool) or not isinstance(old, int | float):
+            from ettsweep.errors import nearest_name
+
+            fields = [".".join(key) for key in keys_of(kind_of(recipe).schema, recipe.model_dump())]
+            near = nearest_name(name, fields)
+            raise InputError(f"{at}: the recipe has no number of that name{f'; did you mean {near}?' if near else ''}")
+        if isinstance(old, int):
+            axis, centre = _checked(axis.model_copy(update={"whole": True}), centre, at)
+        for value in axis.grid(centre):
+            with locating(Source(at)):
+                validate(type(recipe), with_field(recipe, name, value).model_dump(), at)
+        checked[name] = axis, centre
+    return checked

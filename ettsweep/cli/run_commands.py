@@ -1,7 +1,7 @@
 """Commands on runs: status, watch, logs, show, cancel, retry, clean, train."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +50,13 @@ STATUS_KEYS = (
 )
 
 
+def with_axes(columns: Sequence[str], further: Sequence[str]) -> list[str]:
+    """Return the columns with those of further axes after those of lr and wd; their log2 is for scripts."""
+    names = [name for name in further if not name.startswith("log2_") or "log2_wd" in columns]
+    at = columns.index("seed")
+    return [*columns[:at], *names, *columns[at:]]
+
+
 def status(
     *,
     run_options: RunOptions,
@@ -62,19 +69,19 @@ def status(
     from ettsweep.launch.liveness import SchedulerLiveness
     from ettsweep.runs.index import count_states
     from ettsweep.runs.state import State
-    from ettsweep.study.sweep_store import run_sweeps_text
 
     run_index, sweep_store = read_run_index(results), run_options.load(results)
     runs = run_options.runs(run_index, sweep_store)
-    rows = [status_row(r, run_sweeps_text(sweep_store.studies_by_family, r)) for r in sorted(runs, key=run_sort_key)]
+    rows = [status_row(r, sweep_store.studies_by_family) for r in sorted(runs, key=run_sort_key)]
+    further = list(dict.fromkeys(name for row in rows for name in row if name not in STATUS_KEYS))
     if form in (Format.TABLE, Format.MARKDOWN):
         # Only tables leave out columns with one value: CSV and JSON always have the same columns.
         omitted = {"sweep"} if len({row["sweep"] for row in rows}) == 1 else set()
         omitted |= set() if any(run.base.info.has_strategies for run in runs) else {"strategy"}
-        columns = [column for column in STATUS_COLUMNS if column not in omitted]
+        columns = with_axes([column for column in STATUS_COLUMNS if column not in omitted], further)
         print_table([row | {"reason": state_note(row)} for row in rows], form, columns)
     else:
-        print_table(rows, form, STATUS_KEYS)
+        print_table(rows, form, with_axes(STATUS_KEYS, further))
     if form is Format.TABLE:
         counts = count_states(r.state for r in runs)
         states = ", ".join(f"{number} {state}" for state, number in counts.items()) or "none"

@@ -19,7 +19,7 @@ from ettsweep.runs.state import State
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.plan import Plan
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, run_sweeps_text
+from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, run_cells, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 
 ROWS_LISTED = 100
@@ -40,13 +40,17 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
             "sweep": run_sweeps_text(families, p.spec),
             "model": p.spec.info.labels.model,
             "strategy": strategy_name(p.spec.strategy.s),
-            **axis_cells(p.spec.point),
+            **run_cells(families, p.spec),
             "seed": p.spec.seed,
             "state": p.state.value,
         }
         for action, members in actions.items()
         for p in members
     ]
+
+
+PLAN_COLUMNS = ("run", "action", "sweep", "model", "strategy", "seed", "state")
+"""Columns of a plan that are no axes."""
 
 
 def _summarised(rows: Sequence[Json]) -> list[Json]:
@@ -58,7 +62,7 @@ def _summarised(rows: Sequence[Json]) -> list[Json]:
         {
             "runs": len(alike),
             **{name: alike[0][name] for name in ("action", "sweep", "model", "strategy")},
-            **{name: _span([row[name] for row in alike], power_text) for name in ("lr", "wd")},
+            **{name: _span([row[name] for row in alike], power_text) for name in alike[0] if name not in PLAN_COLUMNS},
             "seed": _span([row["seed"] for row in alike], str),
             "state": alike[0]["state"],
         }
@@ -221,18 +225,18 @@ def run_sort_key(run: Run) -> tuple[object, ...]:
     return run.labels.model, -1.0 if s is None else s, *run.values.values(), run.seed, run.id
 
 
-def status_row(run: Run, sweeps: str) -> Json:
+def status_row(run: Run, studies: StudiesByFamily) -> Json:
     """Return the row of a run for `status`, in which log2_lr and log2_wd are base-2 logarithms."""
-    labels = run.labels
+    labels, cells = run.labels, run_cells(studies, run)
     return {
         "run": run.id,
-        "sweep": sweeps,
+        "sweep": run_sweeps_text(studies, run),
         "family": run.family,
         "model": labels.model,
         "task": labels.task,
         "strategy": strategy_name(run.base.strategy.s),
-        **axis_cells(run.point),
-        **{f"log2_{name}": log2(value) if value else None for name, value in axis_cells(run.point).items()},
+        **cells,
+        **{f"log2_{name}": log2(value) if value else None for name, value in cells.items()},
         "seed": run.seed,
         "state": run.state.value,
         "progress": trained_fraction(run),
@@ -272,7 +276,7 @@ def describe_run(run_index: RunIndex, run_id: str, studies_by_family: StudiesByF
     run = run_index.runs.get(run_id)
     if run is None:
         return {"run": run_id, "state": State.FAILED.value, "reason": run_index.broken[run_id]}
-    row = status_row(run, run_sweeps_text(studies_by_family, run))
+    row = status_row(run, studies_by_family)
     attempts = []
     for number in run.dir.attempt_numbers():
         attempt = run.dir.attempt(number)

@@ -15,12 +15,11 @@ from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.launch.submissions import VacantSlot
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.index import RunReader, count_states
-from ettsweep.runs.point import axis_cells
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.timing import RunTimes
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
+from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_sweeps_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -154,8 +153,8 @@ class ProgressMonitor:
         reader: RunReader | None = None,
     ) -> None:
         self._results = results
-        self._studies_by_family = studies_by_family or StudiesByFamily(())
-        self.has_several_sweeps = len({study.sweep for study in self._studies_by_family.studies}) > 1
+        self.studies = studies_by_family or StudiesByFamily(())
+        self.has_several_sweeps = len({study.sweep for study in self.studies.studies}) > 1
         self._reader = reader or RunReader(results)
         self._finished: dict[str, Status] = {}
         self.slurm_cache = SlurmCache()
@@ -193,7 +192,7 @@ class ProgressMonitor:
 
     def sweep_names(self, spec: RunSpec) -> str:
         """Return the names of the sweeps that contain a run."""
-        return run_sweeps_text(self._studies_by_family, spec)
+        return run_sweeps_text(self.studies, spec)
 
 
 def _progress_row(monitor: ProgressMonitor, sweep_status: SweepStatus, run_id: str) -> Row:
@@ -205,7 +204,7 @@ def _progress_row(monitor: ProgressMonitor, sweep_status: SweepStatus, run_id: s
         "sweep": monitor.sweep_names(spec) if monitor.has_several_sweeps else "",
         "model": spec.info.labels.model,
         "strategy": strategy_name(spec.strategy.s),
-        **axis_cells(spec.point),
+        **run_cells(monitor.studies, spec),
         "seed": spec.seed,
         "state": status.state.value,
         "step": spec.info.progress_text(status.progress),

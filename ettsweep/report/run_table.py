@@ -12,8 +12,7 @@ from ettsweep.report.families import runs_by_family
 from ettsweep.report.tables import strategy_label
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run
-from ettsweep.runs.point import axis_cells
-from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
+from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_sweeps_text
 
 MAX_ROWS = 300
 """Runs in the table."""
@@ -64,7 +63,10 @@ def _cells(run: Run, studies_by_family: StudiesByFamily) -> dict[str, str]:
         "task": f"{labels.task} {labels.data}".strip(),
         "strategy": strategy_label(run.base.strategy) if run.base.info.has_strategies else "",
         "optimizer": labels.optimizer,
-        **{n: "" if value is None else power_and_decimal(value, n) for n, value in axis_cells(run.point).items()},
+        **{
+            n: "" if value is None else power_and_decimal(value, n)
+            for n, value in run_cells(studies_by_family, run).items()
+        },
         "seed": str(run.seed),
         "state": run.state.value,
         metric.name: "" if run.score is None else score_text(run.score, metric),

@@ -15,10 +15,10 @@ from ettsweep.report.families import JudgedFamily, runs_by_family, runs_by_point
 from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
 from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
-from ettsweep.runs.point import Point, axis_names
+from ettsweep.runs.point import Point, axis_cells, axis_names
 from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.sweep_store import StudiesByFamily, run_sweeps_text
+from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_sweeps_text
 
 METRIC_COLUMNS = tuple(
     f"{which}_{name}" for name in ("accuracy", "loss", "bits", "bits_per_byte") for which in ("best", "final")
@@ -92,15 +92,15 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
     Results are missing if a run is unfinished or diverged. Scores with names of their own have columns at the end.
     """
     more = sorted({run.base.info.metric.name for run in runs} - set(METRIC_COLUMNS))
-    axes = axis_names(run.point for run in runs)
-    rows = []
+    studies, rows = studies_by_family or StudiesByFamily(()), []
+    axes = list(dict.fromkeys([*axis_cells(None), *(name for run in runs for name in run_cells(studies, run))]))
     for run in runs:
         labels = run.labels
         rows.append(
             (
                 *(
                     run.id,
-                    run_sweeps_text(studies_by_family or StudiesByFamily(()), run),
+                    run_sweeps_text(studies, run),
                     run.family,
                     labels.model,
                     f"{labels.task} {labels.data}".strip(),
@@ -108,7 +108,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     labels.optimizer,
                     labels.precision,
                 ),
-                *(*(run.point.values.get(name) for name in axes), run.seed, run.state.value),
+                *(*(run_cells(studies, run).get(name) for name in axes), run.seed, run.state.value),
                 *_result_values(run, (*RESULT_COLUMNS, *more)),
             )
         )
@@ -147,7 +147,7 @@ def points_table(table: pd.DataFrame, runs: Sequence[Run], families: Sequence[Ju
         runs: the runs to group.
         families: the verdicts that decide which seeds count.
     """
-    names = axis_names(run.point for run in runs)
+    names = axis_names([*(run.point for run in runs), *(point for family in families for point in family.points)])
     point_rows = [
         (run.id, family.study.sweep, *_rounded_log2(point, names))
         for family in families

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ettsweep.runs.point import Point, axis_cells
+from ettsweep.runs.point import Point
 
 Code = Literal[
     "candidate_to_come",
@@ -83,8 +83,6 @@ class Reason:
 
     def to_json(self) -> dict[str, object]:
         """Return the reason as plain data; a point is a list of its values."""
-        facts = {
-            name: [*axis_cells(fact).values()] if isinstance(fact, Point) else fact for name, fact in self.facts.items()
-        }
+        facts = {name: [*fact] if isinstance(fact, Point) else fact for name, fact in self.facts.items()}
         stuck = [{"run": run.run, "state": run.state} for run in self.stuck]
         return {"code": self.code, **facts, "stuck": stuck, "next": [list(command) for command in self.next]}

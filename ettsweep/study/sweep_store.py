@@ -18,7 +18,8 @@ from ettsweep.files import Json, folder_names, read_file, storage_errors, write_
 from ettsweep.project_code import SWEEP_HEADER
 from ettsweep.runs.folder import is_run_id, sweeps_dir
 from ettsweep.runs.index import Run
-from ettsweep.runs.spec import RunSpec, family_of
+from ettsweep.runs.point import axis_cells
+from ettsweep.runs.spec import USUAL_AXES, RunSpec, family_of
 from ettsweep.schema import validate
 from ettsweep.study.compatibility import sweep_differences
 from ettsweep.study.criterion import CriterionOptions
@@ -95,6 +96,12 @@ def run_sweeps(studies: StudiesByFamily, run: Run | RunSpec) -> list[str]:
     members = studies.of(run)
     requesting = [study.sweep for study in members if study.has(run)]
     return requesting or [study.sweep for study in members if study.is_on_lattice(study.point_of(run))]
+
+
+def run_cells(studies: StudiesByFamily, run: Run | RunSpec) -> dict[str, float | None]:
+    """Return the values of a run by column of a table: along the axes of its studies, lr and wd among them."""
+    names = dict.fromkeys(name for study in studies.of(run) for name in study.axes if name not in USUAL_AXES)
+    return {**axis_cells(run.point), **{name: run.value(name) for name in names}}
 
 
 def run_sweeps_text(studies: StudiesByFamily, run: Run | RunSpec) -> str:

@@ -128,7 +128,7 @@ OTHER_POINTS = "other points"
 def label_points(points: pd.DataFrame, max_others: int | None = None) -> pd.DataFrame:
     """Return the points to draw: others, the best first, after the candidate and its neighbours by score.
 
-    Columns: point, role, label (of the legend), colour.
+    Columns: axes, point, role, label (of the legend), colour.
     """
     ranked = points.sort_values("score", ascending=points["metric"].iloc[0].mode == "min", na_position="last")
     candidate, neighbours, others = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour", "other"))
@@ -137,10 +137,12 @@ def label_points(points: pd.DataFrame, max_others: int | None = None) -> pd.Data
     # The palette contains the colours of ntk and mup.
     palette = [other for other in NEIGHBOUR_COLOURS if other != colour]
     colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]
-    selected = pd.concat([candidate, neighbours, others])[["point", "role", "told", "state"]]
+    selected = pd.concat([candidate, neighbours, others])[["axes", "point", "role", "told", "state"]]
     best = selected["told"].where(selected["told"] != "", selected["state"])
     label = (selected["point"] + " [" + best + "]").where(selected["role"] != "other", OTHER_POINTS)
-    return selected.assign(label=label, colour=colours)[["point", "role", "label", "colour"]].reset_index(drop=True)
+    return selected.assign(label=label, colour=colours)[["axes", "point", "role", "label", "colour"]].reset_index(
+        drop=True
+    )
 
 
 # --- shapes of marks --------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     Columns:
         axes: names of the axes, x and then y, with a comma between.
         x, y, x_log2, y_log2: values along both; missing without a second axis, and log2 of 0.
-        x_steps, y_steps: lattice steps from the candidate, or from the first point; missing off its lattice.
+        x_steps, y_steps: cell from the candidate, or from the first point, see `Study.cell`; missing off its lattice.
         common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy by powers of the width.
         role: candidate, neighbour or other.
         state: the foremost of its seeds', as in `State`; done and diverged are finished.
@@ -77,10 +77,11 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         error = None if scored.score is None else standard_error(scores)
         metric = study.metric
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
+        at = [point[name] for name in study.map_axes]
         rows.append(
             (
-                *(*_owner_columns(study), point_powers(point), *_two(point, None), *_two(map(log2, point), None)),
-                *(*_two(study.cell(point, origin) or (None, None), 0), *_common_log2(study, point)),
+                *(*_owner_columns(study), point_powers(point), *_two(at, None), *_two(map(log2, at), None)),
+                *(*(study.cell(point, origin) or (None, None)), *_common_log2(study, point)),
                 *(
                     family.role(point),
                     scored.state.value,
@@ -105,7 +106,7 @@ def _two(values: Iterable[object], default: object) -> tuple[object, object]:
 
 def _owner_columns(study: Study) -> tuple[str, ...]:
     strategy = " ".join(study.strategy.split())  # Vega expressions break at unusual line separators
-    return study.sweep, study.family, study.model, strategy, ", ".join(study.axes)
+    return study.sweep, study.family, study.model, strategy, ", ".join(study.map_axes)
 
 
 def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
@@ -210,6 +211,6 @@ def ranges_frame(family: JudgedFamily) -> pd.DataFrame | None:
     if not study.suggested_points:
         return None
     origin = family.candidate or min(family.points, key=tuple)
-    corners = [_two(cell, 0) for corner in study.box if (cell := study.cell(corner, origin))]
+    corners = [cell for corner in study.box if (cell := study.cell(corner, origin))]
     frame = pd.DataFrame(corners, columns=["x_steps", "y_steps"])
     return None if frame.empty else frame

@@ -19,7 +19,7 @@ RESERVED = ("seed", "out", "id", "strategy", "devices", "checkpoint", "step")
 
 EXAMPLE = "axes: {lr: {centre: 0.01, range: [-2, 2]}, batch: {values: [64, 128, 256]}}"
 
-KEYS = ("centre", "range", "step", "values", "scale", "whole")
+KEYS = ("centre", "range", "step", "values", "scale", "whole", "trade")
 
 Further = dict[str, tuple[Axis, float]]
 """Axes beside lr and wd, with their centres."""
@@ -94,6 +94,9 @@ def _axis(form: dict[str, Any], at: str) -> tuple[Axis, float]:
     """Return a further axis and its centre."""
     scale, source = form.get("scale", "log"), Source(at)
     fields: dict[str, Any] = {"scale": scale, "whole": form.get("whole", False)}
+    if form.get("trade", "opposite") not in ("opposite", "same"):
+        raise InputError(f"{at}: trade: opposite or same is expected, got {form['trade']!r}")
+    fields["trade"] = form.get("trade", "opposite")
     if scale not in ("log", "linear"):
         raise InputError(f"{at}: scale: log or linear is expected, got {scale!r}")
     if "values" in form:

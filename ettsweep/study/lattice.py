@@ -55,6 +55,8 @@ class Axis(StrictModel):
         scale: whether steps multiply or add.
         whole: whether all values are whole numbers.
         zero: whether 0 is a level of its own, a step below the lowest of `values`.
+        trade: how another axis is traded for this one: the `opposite` way, as less lr for more wd, or the `same`, as
+            more lr for larger batches.
     """
 
     low: Offset = 0.0
@@ -66,6 +68,7 @@ class Axis(StrictModel):
     scale: Literal["log", "linear"] = "log"
     whole: bool = False
     zero: bool = False
+    trade: Literal["opposite", "same"] = "opposite"
 
     @classmethod
     def of(cls, values: Sequence[float], **fields: Any) -> "Axis":
@@ -155,11 +158,12 @@ class Axis(StrictModel):
 
     def reaches(self, value: float, steps: int) -> bool:
         """`True` if there is a value that many steps above another: none is below 0."""
-        if self.zero:
-            return self._index(value) + steps >= -1
+        if self.zero or not steps:
+            return not steps or self._index(value) + steps >= -1
         moved = self.shifted(value, steps)
+        least = 1 if self.whole and self.scale == "log" else 0
         # A whole number that is halved may end as itself.
-        return moved >= 0 and moved != value
+        return moved >= least and moved != value
 
     def distance(self, value: float, origin: float) -> float:
         """Return how many steps a value is above another one."""
@@ -301,16 +305,23 @@ def neighbours(point: Point, axes: Axes) -> list[Point]:
     """Return the neighbours that an optimum must beat: six on two free axes, two on one, none if both are fixed.
 
     With steps of one these are (2lr, wd) (lr, 2wd) (2lr, wd/2) (lr/2, 2wd) (lr, wd/2) (lr/2, wd): a hexagon.
-    The diagonals (2lr, 2wd) and (lr/2, wd/2) are left out on purpose.
+    The diagonals (2lr, 2wd) and (lr/2, wd/2) are left out on purpose; where axes are traded the same way, the others.
     """
     free = free_axes(axes)
-    offsets = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)] if len(free) > 1 else [(1,), (-1,)]
+    diagonal = 1 if is_traded_the_same_way(axes) else -1
+    hexagon = [(1, 0), (0, 1), (1, diagonal), (-1, -diagonal), (0, -1), (-1, 0)]
+    offsets = hexagon if len(free) > 1 else [(1,), (-1,)]
     moves = [dict(zip(free, each, strict=True)) for each in offsets if free]
     return [
         shifted(point, axes, move)
         for move in moves
         if all(axes[name].reaches(point[name], steps) for name, steps in move.items())
     ]
+
+
+def is_traded_the_same_way(axes: Axes) -> bool:
+    """`True` if the diagonal neighbours have more, or less, along both axes."""
+    return any(axis.trade == "same" for axis in axes.values())
 
 
 def parse_point(text: str, option: str, names: Collection[str]) -> Point:

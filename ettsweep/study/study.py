@@ -10,7 +10,7 @@ from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, Seeds, family_of, validated_spec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.criterion import Criterion, CriterionOptions
-from ettsweep.study.lattice import POINT_OPTIONS, Axes, Axis, free_axes, shifted
+from ettsweep.study.lattice import POINT_OPTIONS, Axes, Axis, free_axes, is_traded_the_same_way, shifted
 
 StudyKey = tuple[str, str]
 """Sweep and family: unique among studies."""
@@ -86,6 +86,12 @@ class Study:
         """The axes that are not fixed."""
         return free_axes(self.axes)
 
+    @cached_property
+    def map_axes(self) -> list[str]:
+        """The one or two axes that a map has: the free ones, of three."""
+        names = list(self.axes)
+        return names if len(names) < 3 else [*self.free, *(name for name in names if name not in self.free)][:2]
+
     def point_of(self, run: Run | RunSpec) -> Point:
         """Return the point of a run of the family."""
         return Point({name: run.value(name) for name in self.axes})
@@ -99,9 +105,10 @@ class Study:
         centre = self.centre
         return all(axis.is_on_lattice(centre[name], point[name]) for name, axis in self.axes.items())
 
-    def cell(self, point: Point, origin: Point) -> tuple[int, ...] | None:
-        """Return the cell of a point, in steps from `origin` along each axis; None off the lattice of that.
+    def cell(self, point: Point, origin: Point) -> tuple[int, int] | None:
+        """Return the cell of a point on a map whose hexagons touch those of neighbours; None off the lattice.
 
+        These are steps from `origin` along the first and the second axis, downwards where both are traded the same way.
         A map between strategies can shift even a fixed axis: its steps count in those of the free one.
         """
         axes = {name: next(iter(self.free.values()), axis) if axis.fixed else axis for name, axis in self.axes.items()}
@@ -114,7 +121,10 @@ class Study:
             else:
                 steps[name] = round(axis.distance(point[name], origin[name]))
         # `snap_point` tolerates rounding in values; a point between two positions does not come back.
-        return tuple(steps.values()) if snap_point(shifted(origin, axes, steps), [point]) == point else None
+        if snap_point(shifted(origin, axes, steps), [point]) != point:
+            return None
+        first, second, *_ = (*(steps[name] for name in self.map_axes), 0)
+        return first, -second if is_traded_the_same_way(self.axes) else second
 
     @cached_property
     def centre(self) -> Point:

@@ -224,7 +224,7 @@ def _cells(study_state: StudyState, marks: Mapping[Point, str]) -> tuple[Cell, .
             states = dict.fromkeys(study.seeds_by_point.get(point, ()), State.MISSING)
             states |= {run.seed: run.state for run in runs.get(point, ())}
             score = study_state.score_point(point).score
-            i, j, *_ = (*position, 0)
+            i, j = position
             known, mark = tuple(states.values()), marks.get(point, UNMARKED)
             cells.append(Cell(i, j, point, known, score, mark))
     return tuple(cells)

@@ -65,7 +65,7 @@ def lattice(runs: int) -> tuple[list[str], list[str]]:
         for j in log2_wd
         for seed in range(seeds)
     ]
-    options = ["--lr-range", f"{log2_lr[0]}:{log2_lr[-1]}", "--wd-range", f"{log2_wd[0]}:{log2_wd[-1]}"]
+    options = ["--range", f"lr={log2_lr[0]}:{log2_lr[-1]}", "--range", f"wd={log2_wd[0]}:{log2_wd[-1]}"]
     return specs, [*options, "--seeds", ",".join(map(str, range(seeds)))]
 
 

@@ -1,7 +1,7 @@
 """Write what a results folder has of whole lattices as tables: `python -m bench.lattice RESULTS FOLDER`.
 
 One file a strategy, `TASK-STRATEGY.csv`, which `bench.simulate --table` and `make bench-verdicts` read. Made of
-`ettsweep grid --model vit-digits --strategy ntk --lr-range -3:3 --wd-range -3:3 --seeds 100,101,...,119`.
+`ettsweep grid --model vit-digits --strategy ntk --range lr=-3:3 --range wd=-3:3 --seeds 100,101,...,119`.
 The folder has the runs of one model and recipe. Points that lack a seed that others have are left out, and said.
 """
 

@@ -25,7 +25,7 @@ centre: {lr: 1.0}
 lr: {range: [0, 9]}
 seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 """
-HUNDRED = ["grid.yaml", "--strategy", "standard", "--lr-range", "-4:5", "--wd-range", "-4:5"]
+HUNDRED = ["grid.yaml", "--strategy", "standard", "--range", "lr=-4:5", "--range", "wd=-4:5"]
 HUNDRED += ["--seeds", "0"]
 
 
@@ -73,7 +73,7 @@ def thousand_jobs(figure: Callable[[str, float, str], None]) -> None:
     """Submit 1,000 runs as held arrays of SLURM, look at them and cancel them, where there is a cluster to do it on."""
     profile = {"kind": "slurm", "gpus": 0, "cpus": 1, "time_min": 60, "sbatch": {"hold": True}}
     Path("held.yaml").write_text(json.dumps(profile))  # JSON is YAML
-    grid = ["grid.yaml", "--strategy", "standard", "--lr-range", "0:9.99:0.01", "--wd-range", "fixed"]
+    grid = ["grid.yaml", "--strategy", "standard", "--range", "lr=0:9.99:0.01", "--range", "wd=fixed"]
     submit = [ETTSWEEP, "grid", *grid, *TRIVIAL, "--launch", "held.yaml", "--results", "arrays"]
     values = ["--results", "arrays"]
     seconds = wall_s(lambda: subprocess.run(submit, check=True, stderr=subprocess.DEVNULL))

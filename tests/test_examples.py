@@ -50,7 +50,7 @@ def few(name: str, grid: Path) -> tuple[str, ...]:
     """Return which of its runs are trained: all where they cost nothing, else two seeds of two points."""
     if name == "shell":
         return ()
-    return "--lr-range", "0:1", *(("--wd-range", "0:0") if "wd" in yaml.safe_load(grid.read_text()) else ())
+    return "--range", "lr=0:1", *(("--range", "wd=0:0") if "wd" in yaml.safe_load(grid.read_text()) else ())
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -75,7 +75,7 @@ def test_a_run_of_transformers_own_trainer_goes_on_exactly(tmp_path: Path, resul
     grid = copied("transformers", tmp_path)
     # Long enough to be killed in the middle; on one thread, sums keep their order.
     grid.write_text(grid.read_text().replace("steps: 40", "steps: 200").replace("{out}\n", "{out} --steps 200\n", 1))
-    one = ("--lr-range", "0:0", "--seeds", "3,", "--launch-set", "slots=1", "--launch-set", "threads=1")
+    one = ("--range", "lr=0:0", "--seeds", "3,", "--launch-set", "slots=1", "--launch-set", "threads=1")
     ettsweep("grid", grid, "--results", results, *one)
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
     wait_for(lambda: (run.path / "out" / "checkpoint-20" / "trainer_state.json").exists(), "its second checkpoint")

@@ -309,8 +309,8 @@ SCORES_CSV = "lr,wd,seed,loss\n" + "".join(
 )
 LOG = "".join(f"step {step} train_loss={4 / step} val_loss={5 / step}\n" for step in range(1, 5))
 READ = {
-    "verdict": "verdict scores.csv --column score=loss --min",
-    "compare": "compare a.csv b.csv --min --column score=loss",
+    "verdict": "verdict scores.csv --score loss --min",
+    "compare": "compare a.csv b.csv --min --score loss",
     "compare of sweeps": "compare grid/ntk grid-2 --results results",
     "read": "read train.log",
     "sweeps": "sweeps --results results",

@@ -293,7 +293,7 @@ COMMANDS = {
     "try": "try {grid} --launch-set slots=1",
     "verdict": "verdict {scores} --min",
     "verdict of the paper": "verdict {scores} --max --rule paper --format json",
-    "compare": "compare {scores} {scores} --min --column seed=wd",
+    "compare": "compare {scores} {scores} --min --seed wd",
     "data text": "data text --input {text} --out tokens --bpe-tokens 260 --workers 1",
     "--help": "--help",
     "grid --help": "grid --help",

@@ -52,7 +52,7 @@ def test_from_text_files_to_a_report(tmp_path: Path, results: Path) -> None:
         output = ettsweep(*arguments, "--results", results, "--format", "json", code=code, cwd=tmp_path)
         return json.loads(output.stdout) if output.stdout else output.stderr
 
-    values = ("grid", "--model", "bart-large", "--strategy", "ntk", "--lr-range=0:8:4", "--rule", "paper", *sets())
+    values = ("grid", "--model", "bart-large", "--strategy", "ntk", "--range=lr=0:8:4", "--rule", "paper", *sets())
     assert "3 of 3 runs finished" in command(*values, "--data", "tokens", "--follow")
     assert [row["lr"] for row in command("status")] == pytest.approx([lr, 16 * lr, 256 * lr])
 

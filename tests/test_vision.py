@@ -30,7 +30,7 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
         return json.loads(output.stdout) if output.stdout else output.stderr
 
     sets = [f"--set={key}={value}" for key, value in SMALL.items()]
-    grid = ("grid", "--model", "vit-b16", "--strategy", "ntk", "--lr-range=-6:0:3", "--wd-range=fixed")
+    grid = ("grid", "--model", "vit-b16", "--strategy", "ntk", "--range=lr=-6:0:3", "--range=wd=fixed")
     values = (*grid, "--rule", "paper", *sets)
     assert "3 of 3 runs finished" in command(
         *values, "--data", "data", "--launch-set=trainer.loader_workers=1", "--follow"

@@ -21,10 +21,14 @@ class GridOptions:
     grid: Grid = None
     model: Model = None
     strategy: Strategies = None
-    lr_range: Annotated[
-        str | None, typer.Option(help="Range of lr: low:high[:step] in log2 from the centre, or fixed.")
+    range_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            help="Range of an axis: lr=low:high[:step] in steps from the centre (log2), or lr=fixed; repeatable.",
+            metavar="NAME=RANGE",
+        ),
     ] = None
-    wd_range: Annotated[str | None, typer.Option(help="Range of wd, in the same form.")] = None
     seeds: Annotated[str | None, typer.Option(help="Seeds, such as 0,1,2, or their number.")] = None
     set_: Sets = None
     name: Annotated[
@@ -60,7 +64,7 @@ class GridOptions:
         seeds = None if self.seeds is None else _parse_seeds(self.seeds)
         with suggest_command():
             sweep_spec = load_sweep_spec(
-                path, self.strategy or [], self.set_ or [], self.lr_range, self.wd_range, seeds
+                path, self.strategy or [], self.set_ or [], _parse_ranges(self.range_ or []), seeds
             )
         name = check_name(path.stem if self.name is None else self.name)
         notes = [grid_note(path, self.model), seeds_note(path, self.seeds), sweep_spec.check_axes()]
@@ -78,8 +82,7 @@ class GridOptions:
         values: dict[str, object] = {
             "the grid file": self.grid,
             "--model": self.model,
-            "--lr-range": self.lr_range,
-            "--wd-range": self.wd_range,
+            "--range": self.range_,
             "--seeds": self.seeds,
             "--set": self.set_,
             "--name": self.name,
@@ -90,6 +93,18 @@ class GridOptions:
                 f"{option} uses an existing sweep unchanged: leave out {', '.join(conflicting)}, or pass its grid "
                 "file or model with --name to extend it"
             )
+
+
+def _parse_ranges(texts: list[str]) -> dict[str, str]:
+    ranges = dict[str, str]()
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--range: NAME=low:high is expected, such as lr=-2:2, got {text!r}")
+        if name in ranges:
+            raise InputError(f"--range: {name} is given twice")
+        ranges[name] = value
+    return ranges
 
 
 def _parse_seeds(text: str) -> list[int] | int:

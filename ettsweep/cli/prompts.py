@@ -80,9 +80,12 @@ def _this_command(options: Mapping[str, str]) -> str:
     from ettsweep.config import hide_secrets
 
     arguments = [hide_secrets(argument) for argument in sys.argv[1:]]  # without secrets of --launch-set
-    for option, value in options.items():
+    for key, new in options.items():
+        option, _, name = key.partition(" ")  # of --range lr, that of another axis stays
+        value = f"{name}={new}" if name else new
         for index, argument in enumerate(arguments):
-            if argument == option or argument.startswith(f"{option}="):
+            is_separate = argument == option and arguments[index + 1].startswith(f"{name}=" if name else "")
+            if is_separate or argument.startswith(f"{option}={name}=" if name else f"{option}="):
                 # "--name x" takes two arguments, "--name=x" one.
                 del arguments[index : index + 1 + (argument == option)]
                 break

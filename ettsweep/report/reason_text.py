@@ -36,8 +36,8 @@ def _detail_text(reason: Reason) -> str:
             return f"unfinished: {format_count(facts['count'], 'neighbour')}"
         case "out_of_reach":
             return (
-                "if the score still improves there, request the grid again with a wider --lr-range or --wd-range; if "
-                "not, fix the axis that does not matter in a separate sweep: --wd-range fixed --name NAME"
+                "if the score still improves there, request the grid again with a wider --range; if "
+                "not, fix the axis that does not matter in a separate sweep: --range wd=fixed --name NAME"
             )
         case "around_zero":
             return (

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, create_model, field_validator, model_validator
 
 from ettsweep.config import hide_secrets, options_by_key, read_yaml, set_nested, split_override
-from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, with_source
+from ettsweep.errors import EttsweepError, InputError, ValuesAsRangeError, unknown_name, with_source
 from ettsweep.powers import parse_number
 from ettsweep.runs.spec import BUILT_IN, KINDS, USUAL_AXES, Kind, Recipe, Seeds, kind_named
 from ettsweep.schema import (
@@ -364,8 +364,7 @@ def load_sweep_spec(
     path: Path,
     strategies: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    lr_range: str | None = None,
-    wd_range: str | None = None,
+    ranges: Mapping[str, str] | None = None,
     seeds: Sequence[int] | int | None = None,
     start: Centre | None = None,
 ) -> SweepSpec:
@@ -375,8 +374,7 @@ def load_sweep_spec(
         path: the grid file.
         strategies: names that replace the file's strategies.
         overrides: `key=value` for any field of the recipe, dotted, or for a centre.
-        lr_range: `low:high` or `low:high:step` in log2 from the centre, or `fixed`.
-        wd_range: the same for wd.
+        ranges: `low:high` or `low:high:step` in log2 from the centre, or `fixed`, by axis.
         seeds: seeds that replace the file's, or their number.
         start: centre of all strategies, for a command that needs none of the file's.
 
@@ -390,28 +388,36 @@ def load_sweep_spec(
     with with_source("--strategy"):
         for name in strategies:
             parse_strategy(name)
-    for key, text in (("lr", lr_range), ("wd", wd_range)):
-        if text is not None:
-            if isinstance(data.get(key), list):
-                raise InputError(f"--{key}-range: {path} lists the values of {key}: {data[key]}; edit that list")
-            data[key] = parse_range(text, f"--{key}-range", data.get(key))
+    stated = data.get("axes") if isinstance(data.get("axes"), dict) else {}
+    for key, text in (ranges or {}).items():
+        option, block = f"--range {key}", stated if key in stated else data
+        if key not in (*USUAL_AXES, *stated):
+            raise unknown_name("axis", key, [*USUAL_AXES, *stated])
+        current = block.get(key)
+        if isinstance(current, list) or (isinstance(current, dict) and "values" in current):
+            values = current["values"] if isinstance(current, dict) else current
+            raise InputError(f"{option}: {path} lists the values of {key}: {values}; edit that list")
+        if block is data:
+            data[key] = parse_range(text, option, current)
+        else:
+            parsed = parse_range(text, option, current)
+            if not isinstance(parsed, dict) or not isinstance(current, dict):
+                raise InputError(f"{option}: low:high or low:high:step is expected, got {text!r}")
+            block[key] = {**current, "range": [parsed["low"], parsed["high"]], "step": parsed["step"]}
     data |= {"strategies": list(strategies)} if strategies else {}
     data |= {"seeds": seeds if isinstance(seeds, int) else list(seeds)} if seeds is not None else {}
-    return make_sweep_spec(data, path, overrides, start, typed_options(strategies, lr_range, wd_range, seeds))
+    return make_sweep_spec(data, path, overrides, start, typed_options(strategies, ranges, seeds))
 
 
 def typed_options(
     strategies: Sequence[str] = (),
-    lr_range: str | None = None,
-    wd_range: str | None = None,
+    ranges: Mapping[str, str] | None = None,
     seeds: Sequence[int] | int | None = None,
 ) -> dict[Key, str]:
     """Return the given options, as typed, by the keys that they set."""
     options: dict[Key, str] = {}
-    if lr_range is not None:
-        options["lr",] = f"--lr-range={lr_range}"
-    if wd_range is not None:
-        options["wd",] = f"--wd-range={wd_range}"
+    for name, text in (ranges or {}).items():
+        options[name,] = f"--range {name}={text}"
     if strategies:
         options["strategies",] = " ".join(f"--strategy {name}" for name in strategies)
     if seeds is not None:
@@ -446,9 +452,11 @@ def make_sweep_spec(
         misplaced = [name for name in KINDS if name in data]
         hint = f"; {misplaced[0]}: belongs into `run:`, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
         raise InputError(f"{path}: add `run:` with your program, or `model:` with one that ships{hint}")
+    stated = data.get("axes")
     data, further = with_axes(data, str(path))
     data = _with_lists(data, path)
-    _check_ranges(data, path, overrides, options or {})
+    others = {"axes": {name: stated[name] for name in further}} if stated and further else {}
+    _check_ranges(data | others, path, overrides, options or {})
     recipe_overrides = [o for o in overrides if o not in centre_overrides and o not in factor_overrides]
     set_options = options_by_key(centre_overrides)
     for option in options_by_key(factor_overrides).values():
@@ -600,7 +608,7 @@ def _run_grid(
 
 
 OPTION_OF_KEY = {
-    **{"lr": "--lr-range", "wd": "--wd-range", "strategy": "--strategy", "strategies": "--strategy"},
+    **{"lr": "--range lr=", "wd": "--range wd=", "strategy": "--strategy", "strategies": "--strategy"},
     **{"seed": "--seeds", "seeds": "--seeds", "data": "--data", "environment": "--launch-set"},
     **{"rule": "--rule", "confidence": "--confidence", "margin": "--margin"},
     "criterion": "--rule, --confidence and --margin",
@@ -653,7 +661,7 @@ def _check_ranges(data: dict[str, Any], path: Path, overrides: Sequence[str], op
     Raises:
         ValuesAsRangeError: the only problems are such ranges.
     """
-    value_ranges = {name: value_range for name in ("lr", "wd") if (value_range := ValueRange.parse(data.get(name)))}
+    value_ranges = {name: value_range for name in USUAL_AXES if (value_range := ValueRange.parse(data.get(name)))}
     if not value_ranges:
         return
     try:

@@ -50,7 +50,7 @@ class ValueRange:
             name: lr or wd.
             strategy: the strategy whose centre it is.
             centre: of the ranges.
-            form: of a range of numbers a and b, such as `--lr-range={}:{}`.
+            form: of a range of numbers a and b, such as `--range lr={}:{}`.
         """
         exact = form.format(*(f"{offset:.1f}" for offset in self._offsets(centre)))
         nearest = form.format(*(f"{offset:g}" for offset in self.nearest_offsets(centre)))

@@ -392,7 +392,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("grid grid.yaml --launch-set devices=[99]", "devices: no GPU 99 here"),
         ("grid grid.yaml --log WANDB", "unknown metric logger 'WANDB'; did you mean 'wandb'?"),
         ("grid grid.yaml --set optimizer=SGD", "unknown kind 'SGD'; did you mean 'sgd'?"),
-        ("grid grid.yaml --set lr=1", "use --lr-range"),
+        ("grid grid.yaml --set lr=1", "use --range lr="),
         ("grid grid.yaml --dry-run --set model.width=1000000", "GiB of this machine"),
         ("grid grid.yaml --dry-run --launch slurm-cpu --set model.width=20000", "8 GiB of 1 node with that mem_gb"),
         ("grid grid.yaml --seeds a,b", "--seeds: whole numbers with commas are expected"),

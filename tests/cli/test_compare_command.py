@@ -24,14 +24,14 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_it_says_which_is_better_by_how_much(call: Call, files: tuple[Path, Path]) -> None:
     a, b = files
-    result = call("compare", a, b, "--min", "--column", "score=val_loss")
+    result = call("compare", a, b, "--min", "--score", "val_loss")
     assert "worse: B is better by 0.1033 (0.08899 to 0.1177, 95% sure), over 3 common seeds" in result.err
-    result = call("compare", b, a, "--min", "--column", "score=val_loss", "--format", "json")
+    result = call("compare", b, a, "--min", "--score", "val_loss", "--format", "json")
     data = json.loads(result.out)
     assert (data["verdict"], data["pairs"]) == ("better", 3)
     assert [row["runs"] for row in data["scores"]] == [3, 3]
-    assert "better: A is better" in call("compare", a, b, "--max", "--column", "score=val_loss").err
-    assert "unresolved: A and B are equal" in call("compare", a, a, "--min", "--column", "score=val_loss", code=1).err
+    assert "better: A is better" in call("compare", a, b, "--max", "--score", "val_loss").err
+    assert "unresolved: A and B are equal" in call("compare", a, a, "--min", "--score", "val_loss", code=1).err
 
 
 def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_where_it_is_luck_the_exit_code_says_so(call: Call, tmp_path: Path) -> N
     [
         ("seed,score\n0,1\n", [], "needs at least two scores"),
         ("seed,score\n0,1\n0,2\n", [], "line 3: seed 0 is there twice"),
-        ("seed,a\n0,1\n1,2\n", [], "no column score. It has seed, a. Add --column score=NAME --min (or --max)"),
+        ("seed,a\n0,1\n1,2\n", [], "no column score. It has seed, a. Add --score NAME --min (or --max)"),
         ("1\n2\nx\n", [], "line 3: score: a number is expected, got 'x'"),
-        ("1\n2\n", ["--column", "lr=x"], "--column: one of seed=NAME, score=NAME is expected, got lr"),
+        ("1\n2\n", ["--seed", "x"], "no column x"),
     ],
 )
 def test_what_cannot_be_compared_is_told(

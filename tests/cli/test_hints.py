@@ -61,7 +61,7 @@ def test_a_long_plan_is_a_row_for_each_kind_of_run(call: Call, results: Path, tm
     assert "2^-10 (0.000977) to 2^6 (64)" in rows[0]
     assert "0 to 3" in rows[0]
     assert len(call(*plan, "--format", "json").json) == 1032
-    assert len(call(*plan, "--lr-range", "-1:0").out.splitlines()) == 1 + 2 * 9 * 4
+    assert len(call(*plan, "--range", "lr=-1:0").out.splitlines()) == 1 + 2 * 9 * 4
 
 
 def test_runs_that_wait_are_taken_on_of_what_was_meant(call: Call, results: Path, request_sweep: Ask) -> None:
@@ -87,7 +87,7 @@ def test_runs_that_stand_still_are_listed_of_what_was_meant(call: Call, results:
 
 def test_a_range_in_values_is_answered_with_the_command_in_steps(call: Call, tmp_path: Path) -> None:
     write_grid(tmp_path / "w8.yaml")
-    words = ["grid", "--lr-range", "1e-4:1e-2", "w8.yaml", "--seeds", "0", "--dry-run", "--wd-range=0.1:0.4"]
+    words = ["grid", "--range", "lr=1e-4:1e-2", "w8.yaml", "--seeds", "0", "--dry-run", "--range=wd=0.1:0.4"]
     pasted = shlex.split(call(*words, code=2).err.splitlines()[-1])
     kept = [word for word in words if "range" not in word and ":" not in word]
     assert pasted[0] == "ettsweep"

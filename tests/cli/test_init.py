@@ -275,7 +275,7 @@ def test_what_is_written_trains_and_has_a_verdict(call: Call, results: Path, tmp
     subprocess.run(command, check=True, cwd=tmp_path)
     err = call("init", "--command", shlex.join(command)).err
     assert "reader jsonl finds val_loss in runs/hand" in err
-    call("grid", "bowl.yaml", "--lr-range=-1:1", "--follow", "--results", results, "--launch-set", "slots=1")
+    call("grid", "bowl.yaml", "--range=lr=-1:1", "--follow", "--results", results, "--launch-set", "slots=1")
     rows = status(results).values()
     assert {row["state"] for row in rows} == {"done"}
     assert len(rows) == 9

@@ -72,11 +72,11 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
     request_sweep("both", falling, **BOTH)
     free = verdicts(call, results, code=1)
     assert (free["both"]["verdict"], free["both"]["wd"]) == ("edge", 0.125)
-    held = ("--wd-range", "fixed", "--set", "centre.standard.wd=0.125")
+    held = ("--range", "wd=fixed", "--set", "centre.standard.wd=0.125")
     refused = call("grid", "both.yaml", *held, "--results", results, code=2)
     assert "sweep both is for another recipe or lattice: wd is searched there, fixed here" in refused.err
     sweep_spec = load_sweep_spec(
-        tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], wd_range="fixed", lr_range="-1:1"
+        tmp_path / "both.yaml", overrides=["centre.standard.wd=0.125"], ranges={"lr": "-1:1", "wd": "fixed"}
     )
     keep(results, sweep_spec.model_copy(update={"grid": "held.yaml"}))
     for spec in sweep_spec.specs():
@@ -148,7 +148,7 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
     ("options", "message", "free"),
     [
         (["--set", "batch_size=64"], "batch_size is 32 there, 64 here", "w8-batch_size-64"),
-        (["--wd-range", "-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
+        (["--range", "wd=-1:1"], "wd is fixed there, searched here", "w8-wd-searched"),
     ],
 )
 def test_another_question_is_answered_with_a_command_that_asks_it(

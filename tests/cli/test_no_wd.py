@@ -20,7 +20,7 @@ from ettsweep.study.grid_file import load_sweep_spec
 
 COMMANDS = {
     "status": [],
-    "grid sweep.yaml --lr-range=-60:60": ["--dry-run"],  # so many that a plan is a summary
+    "grid sweep.yaml --range=lr=-60:60": ["--dry-run"],  # so many that a plan is a summary
     "verify-optimum": ["--dry-run"],
     "compare sweep:2^-6 sweep:2^-7": [],
 }

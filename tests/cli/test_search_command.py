@@ -75,7 +75,7 @@ def test_what_is_finished_is_known_and_not_proposed(call: Call, results: Path, t
     keep(results, sweep_spec := load_sweep_spec(tmp_path / "w8.yaml"))
     for spec in sweep_spec.specs():
         finish(results, spec, 1 + abs(spec.lr - 0.25))
-    result = call("search", "w8.yaml", "--lr-range=-3:3", "--dry-run", "--results", results, code=None)
+    result = call("search", "w8.yaml", "--range=lr=-3:3", "--dry-run", "--results", results, code=None)
     (match,) = PROPOSED.findall(result.err)
     assert match[1] not in {"(2^-4, 2^-2)", "(2^-3, 2^-2)", "(2^-2, 2^-2)"}
     assert "1 run would be submitted" in result.err
@@ -105,7 +105,7 @@ def test_a_strategy_starts_from_the_optimum_of_another_through_the_map(
     """Under ntk lr is 8^1.5 = 2^4.5 times as large at width 8; the lattice of ntk is counted from another centre."""
     verified()
     centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
-    values = ("search", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres, "--dry-run")
+    values = ("search", "w8.yaml", "--range=lr=-4:4", "--strategy", "ntk", "--set", centres, "--dry-run")
     for source in ((), ("--from", "standard")):
         result = call(*values, *source, "--results", results, code=None)
         assert (
@@ -155,11 +155,11 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
     ("options", "message"),
     [
         ("w8.yaml --sampler tpee", "unknown sampler 'tpee'"),
-        ("w8.yaml --lr-range fixed", "nothing to search: lr and wd are both fixed"),
+        ("w8.yaml --range lr=fixed", "nothing to search: lr and wd are both fixed"),
         ("w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
         ("w8.yaml --from standard", "--from standard: this is the strategy being searched"),
         ("w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
-        ("--sweep w8 --lr-range=-1:1", "--sweep uses an existing sweep unchanged: leave out --lr-range"),
+        ("--sweep w8 --range=lr=-1:1", "--sweep uses an existing sweep unchanged: leave out --range"),
         ("--sweep nobody", "unknown sweep 'nobody'"),
         ("", "give a grid file, --model NAME, or --sweep NAME"),
     ],
@@ -182,7 +182,7 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(
     """It starts at the map of the optimum, which is not the centre; from then on the sweep says where it started."""
     verified()
     centres = "centre={standard: {lr: 0.25, wd: 0.25}, ntk: {lr: 1.25, wd: 0.01}}"
-    values = ("search", "w8.yaml", "--lr-range=-4:4", "--strategy", "ntk", "--set", centres)
+    values = ("search", "w8.yaml", "--range=lr=-4:4", "--strategy", "ntk", "--set", centres)
     values += ("--from", "standard", "--launch-set", "slots=1", "--results", results)
     call(*values, "--trials", 1, "--max-runs", 1, code=1)
     assert proposed(results)["ntk"] == [5.0]

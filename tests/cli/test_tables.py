@@ -25,7 +25,7 @@ TABLES = {
     "report": ("lr", "wd", "score"),
     "show {run} --all": (),
     "doctor": (),
-    "compare a.csv b.csv --min --column score=loss": ("mean", "sd", "min"),
+    "compare a.csv b.csv --min --score loss": ("mean", "sd", "min"),
     "scales --model encdec-tiny --lr 0.5": ("parameters", "init_std", "effective_lr"),
     "grid {grid} --dry-run": ("lr", "wd", "seed"),
 }

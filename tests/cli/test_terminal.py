@@ -38,7 +38,7 @@ def request_sweep(results: Path, tmp_path: Path) -> Ask:
     return asked
 
 
-@pytest.mark.parametrize("command", ["status", "verify-optimum --dry-run", "grid w8.yaml --lr-range -2:1 --dry-run"])
+@pytest.mark.parametrize("command", ["status", "verify-optimum --dry-run", "grid w8.yaml --range lr=-2:1 --dry-run"])
 def test_lr_and_wd_are_powers_of_two_in_every_table(
     command: str, call: Call, request_sweep: Ask, results: Path
 ) -> None:

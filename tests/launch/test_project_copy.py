@@ -54,7 +54,7 @@ def grid(project: Path, results: Path) -> Ask:
         content |= {"centre": {"lr": 0.25}}
         (project / "sweep.yaml").write_text(yaml.safe_dump(content))
         arguments = "grid", project / "sweep.yaml", "--results", results, "--launch-set", "slots=1"
-        arguments += "--lr-range", f"0:{runs - 1}"
+        arguments += "--range", f"lr=0:{runs - 1}"
         return ettsweep(*arguments, *options, code=code)
 
     return ask
@@ -216,7 +216,7 @@ def test_a_copy_lies_where_copies_do(results: Path, grid: Ask, tmp_path: Path) -
 
 def test_submissions_at_the_same_instant_make_one_copy(project: Path, results: Path, grid: Ask) -> None:
     grid("--dry-run")
-    recipe = load_sweep_spec(project / "sweep.yaml", lr_range="0:0").bound().studies()[0].base
+    recipe = load_sweep_spec(project / "sweep.yaml", ranges={"lr": "0:0"}).bound().studies()[0].base
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda _: ensure_copies(results, [recipe]), range(12)))
     code = recipe.info.code

@@ -133,7 +133,7 @@ def test_means_are_compared_by_the_papers_rule() -> None:
 
 def test_a_lower_accuracy_is_worse() -> None:
     grid = shipped("grids") / "vit-b16.yaml"
-    (study,) = load_sweep_spec(grid, ["ntk"], lr_range="fixed", wd_range="fixed", seeds=3).studies()
+    (study,) = load_sweep_spec(grid, ["ntk"], ranges={"lr": "fixed", "wd": "fixed"}, seeds=3).studies()
     study = study.with_criterion(CriterionOptions(rule="paper"))
     runs = []
     for seed, score in enumerate((0.80, 0.81, 0.82, 0.70, 0.71, 0.72)):

@@ -238,7 +238,7 @@ def test_options_win_over_the_file(path: Path) -> None:
     assert sweep_spec.axes["lr"].offsets() == [-2, -1.5, -1, -0.5, 0]
     assert sweep_spec.axes["wd"].fixed
     assert sweep_spec.seeds == (7,)
-    assert load_sweep_spec(path, wd_range="-1:1").axes["wd"].step == 0.5, "that of the file"
+    assert load_sweep_spec(path, ranges={"wd": "-1:1"}).axes["wd"].step == 0.5, "that of the file"
 
 
 def test_set_reaches_any_field_of_the_recipe(path: Path) -> None:
@@ -308,13 +308,13 @@ def test_a_mistake_in_epochs_is_answered_in_epochs(path: Path, given: str, messa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr_range": "1:-1"}, "--lr-range: empty range: 1 is above -1"),
-        ({"lr_range": "-1:1:0"}, "--lr-range=-1:1:0: lr.step: input should be greater than or equal to 0.0009765625"),
-        ({"lr_range": "0:2000"}, "--lr-range: low and high from -64 to 64 are expected, got '0:2000'"),
-        ({"lr_range": "a:b"}, "--lr-range: low:high, low:high:step or fixed is expected (log2 from the centre)"),
-        ({"lr_range": "-1:1:0.3"}, "--lr-range=-1:1:0.3: lr: -1 is no multiple of the step 0.3; nearest: -1.2, -0.9"),
-        ({"lr_range": "-64:64:0.0009765625", "wd_range": "-64:63:1"},
-         f"g.yaml with --lr-range=-64:64:0.0009765625 --wd-range=-64:63:1: the grid has {131_073 * 128 * 2:,} runs"),
+        ({"ranges": {"lr": "1:-1"}}, "--range lr: empty range: 1 is above -1"),
+        ({"ranges": {"lr": "-1:1:0"}}, "--range lr=-1:1:0: lr.step: input should be greater than or equal to 0.0009765625"),
+        ({"ranges": {"lr": "0:2000"}}, "--range lr: low and high from -64 to 64 are expected, got '0:2000'"),
+        ({"ranges": {"lr": "a:b"}}, "--range lr: low:high, low:high:step or fixed is expected (log2 from the centre)"),
+        ({"ranges": {"lr": "-1:1:0.3"}}, "--range lr=-1:1:0.3: lr: -1 is no multiple of the step 0.3; nearest: -1.2, -0.9"),
+        ({"ranges": {"lr": "-64:64:0.0009765625", "wd": "-64:63:1"}},
+         f"g.yaml with --range lr=-64:64:0.0009765625 --range wd=-64:63:1: the grid has {131_073 * 128 * 2:,} runs"),
         ({"seeds": [0, 0]}, "--seeds=0,0: seeds: [0, 0] repeats a seed"),
         ({"strategies": ["mup", "s=1"]}, "--strategy mup --strategy s=1: strategies: strategy mup is given twice"),
         ({"overrides": ["batch_size=8", "task=cifar10"]},
@@ -340,7 +340,7 @@ def test_a_value_of_an_option_is_refused_with_the_option(path: Path, options: di
         ("epoch=3", "epoch: unknown key; did you mean schedule.epochs?"),
         ("batch_size", "key=value is expected, such as model.width=64"),
         ("model..width=3", "key=value is expected, such as model.width=64"),
-        ("wd.low=1", "wd.low is not a field of the recipe; use --wd-range"),
+        ("wd.low=1", "wd.low is not a field of the recipe; use --range wd="),
         ("strateges=ntk", "strateges is not a field of the recipe; use --strategy"),
         ("strategy.mlp_factor=half", "mlp_factor: input should be 'ignore' or 'include', got 'half'"),
         ("centre_sgd.mup.lr=-1", "centre_sgd.mup.lr: input should be greater than 0, got -1"),
@@ -359,7 +359,7 @@ def test_a_setting_is_refused_with_what_was_set(path: Path, override: str, messa
 def test_a_mistake_in_the_file_is_refused_with_the_file_whatever_the_options(path: Path) -> None:
     change(path, "batch_size: 64", "batch_size: none")
     expected = "g.yaml: batch_size: input should be a valid integer, got 'none'"
-    assert refusal(path, overrides=["model.depth=3"], lr_range="-1:1", seeds=[0]) == expected
+    assert refusal(path, overrides=["model.depth=3"], ranges={"lr": "-1:1"}, seeds=[0]) == expected
 
 
 # --- bad files ------------------------------------------------------------------------------------------------------
@@ -440,14 +440,14 @@ CENTRE_TEXT = "a range is in log2 steps from the centre (lr 2^-7 (0.0078125) und
 )
 def test_a_range_in_values_is_explained_in_steps(text: str, exact: str, nearest: str, path: Path) -> None:
     with pytest.raises(ValuesAsRangeError) as error:
-        load_sweep_spec(path, lr_range=text)
+        load_sweep_spec(path, ranges={"lr": text})
     message = str(error.value)
     assert message.startswith(
-        f"--lr-range={text}: {CENTRE_TEXT}".replace("of 1;", "of 0.5;" if "0.5" in text else "of 1;")
+        f"--range lr={text}: {CENTRE_TEXT}".replace("of 1;", "of 0.5;" if "0.5" in text else "of 1;")
     )
-    assert message.endswith(f" is --lr-range={exact}, nearest --lr-range={nearest}")
-    assert error.value.options == {"--lr-range": nearest}
-    assert load_sweep_spec(path, lr_range=nearest).specs()
+    assert message.endswith(f" is --range lr={exact}, nearest --range lr={nearest}")
+    assert error.value.options == {"--range lr": nearest}
+    assert load_sweep_spec(path, ranges={"lr": nearest}).specs()
 
 
 # --- finding a grid -------------------------------------------------------------------------------------------------

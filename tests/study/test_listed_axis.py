@@ -92,7 +92,7 @@ def _without(text: str, *keys: str) -> str:
         ("lr: [1e-3, 1e-2]\nwd: fixed\ncentre: {lr: 0.1}", {}, "centre: lr is the middle of its list; leave it out"),
         ("lr: [1e-3, 1e-2]\nwd: fixed\ncentre: 0.1", {}, "centre: a mapping is expected, got 0.1"),
         ("lr: [0.001, 0.0010001]\nwd: fixed", {}, "g.yaml: lr: step"),
-        ("lr: [1e-3, 1e-2]\nwd: fixed", {"lr_range": "-1:1"}, "--lr-range: g.yaml lists the values of lr"),
+        ("lr: [1e-3, 1e-2]\nwd: fixed", {"ranges": {"lr": "-1:1"}}, "--range lr: g.yaml lists the values of lr"),
     ],
 )
 def test_lists_that_are_none_are_refused(

@@ -89,7 +89,7 @@ def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_sta
 
 def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec(seeds=[0]))
-    extend_sweep(results, "w8", make_sweep_spec(seeds=[1], lr_range="1:3"))
+    extend_sweep(results, "w8", make_sweep_spec(seeds=[1], ranges={"lr": "1:3"}))
     extend_sweep(results, "w8", make_sweep_spec(strategies=["mup"]))
     standard, mup = only(results).studies
     assert {study.sweep for study in (standard, mup)} == {"w8"}
@@ -99,7 +99,7 @@ def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, result
     assert len(list(only(results).specs())) == 2 * (5 + 3)
 
 
-@pytest.mark.parametrize("repeated", [{}, {"lr_range": "0:1", "seeds": [1], "strategies": ["mup"]}])
+@pytest.mark.parametrize("repeated", [{}, {"ranges": {"lr": "0:1"}, "seeds": [1], "strategies": ["mup"]}])
 def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path, repeated: dict[str, object]) -> None:
     extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1], strategies=["standard", "mup"]))
     extend_sweep(results, "w8", make_sweep_spec(**{"seeds": [0, 1], **repeated}))
@@ -134,8 +134,8 @@ def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(make_sweep
     [
         ({"overrides": ["batch_size=64"]}, "batch_size is 32 there, 64 here", "w8-batch_size-64"),
         ({"overrides": ["optimizer={kind: sgd}", "centre_sgd={standard: {lr: 1, wd: 0.25}}"]}, "optimizer.kind is adamw there, sgd here", "w8-sgd"),
-        ({"wd_range": "-1:1"}, "wd is fixed there, searched here", "w8-wd-searched"),
-        ({"lr_range": "-1:1:0.5"}, "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
+        ({"ranges": {"wd": "-1:1"}}, "wd is fixed there, searched here", "w8-wd-searched"),
+        ({"ranges": {"lr": "-1:1:0.5"}}, "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
         ({"overrides": ["centre.standard.lr=0.3"]}, "lr of standard is in steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
     ],
 )  # fmt: skip
@@ -154,7 +154,7 @@ def test_another_question_is_refused_with_what_differs_and_a_free_name(
 
 def test_a_centre_on_the_lattice_extends(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
-    extend_sweep(results, "w8", make_sweep_spec(overrides=["centre.standard.lr=2"], lr_range="0:0"))
+    extend_sweep(results, "w8", make_sweep_spec(overrides=["centre.standard.lr=2"], ranges={"lr": "0:0"}))
     assert Point.of(lr=2.0, wd=0.25) in only(results).studies[0].grid_points
 
 

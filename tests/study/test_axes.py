@@ -1,0 +1,193 @@
+"""Axes of any name: their values, neighbours and ids, in grid files of commands and of shipped models."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ettsweep.errors import InputError
+from ettsweep.runs.point import Point
+from ettsweep.runs.spec import RunSpec, family_of
+from ettsweep.schema import digest, identity
+from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.lattice import Axis, neighbours
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_store import StudiesByFamily
+
+COMMAND = {
+    "command": "python train.py --lr {lr} --batch {batch} --seed {seed} --out {out}",
+    "reader": "jsonl",
+    "score": {"name": "val_loss", "mode": "min"},
+}
+AXES = {"lr": {"centre": 0.25, "range": [-1, 1]}, "batch": {"values": [32, 64, 128]}}
+
+VIT = {
+    "model": "vit-digits",
+    "task": "digits",
+    "recipe": {"batch_size": 64, "schedule": {"total_steps": 240, "warmup_steps": 24, "eval_every": 12}},
+    "centre": {"standard": {"wd": 0.5}},
+    "strategies": ["standard"],
+    "axes": {"lr": {"centre": 0.25, "range": [-1, 0]}, "schedule.warmup_steps": {"values": [0, 12, 24]}},
+}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Write:
+    """Return a function that writes a grid file."""
+    (tmp_path / "train.py").write_text("")
+
+    def write(content: dict[str, object] | None = None, **changes: object) -> Path:
+        path = tmp_path / "g.yaml"
+        path.write_text(yaml.safe_dump({**({"run": COMMAND, "axes": AXES} if content is None else content), **changes}))
+        return path
+
+    return write
+
+
+def only(path: Path) -> Study:
+    (study,) = load_sweep_spec(path).studies()
+    return study
+
+
+# --- values and neighbours ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1.0, 0.25])
+def test_steps_of_a_linear_axis_add(step: float) -> None:
+    axis = Axis(low=-2 * step, high=step, step=step, scale="linear")
+    assert axis.grid(3.0) == pytest.approx([3 - 2 * step, 3 - step, 3, 3 + step])
+    assert axis.shifted(3.0, 2) == 3 + 2 * step
+    assert axis.distance(3 + 3 * step, 3.0) == pytest.approx(3)
+
+
+def test_a_linear_list_goes_on_by_its_mean_step() -> None:
+    axis = Axis.of([0.0, 0.1, 0.3], scale="linear") if False else Axis.of([0.1, 0.2, 0.4], scale="linear")
+    assert (axis.shifted(0.4, 1), axis.shifted(0.1, -1)) == (0.55, pytest.approx(0.0, abs=0.06))
+    assert axis.grid(axis.centre or 0.0) == [0.1, 0.2, 0.4]
+
+
+def test_zero_is_a_step_below_the_smallest_value_and_nothing_is_below_it() -> None:
+    axes = {"lr": Axis(low=-1, high=1), "wd": Axis.of([0.0, 0.1, 0.3])}
+    assert axes["wd"].grid(axes["wd"].centre or 0.0) == [0.0, 0.1, 0.3]
+    smallest = {tuple(point) for point in neighbours(Point.of(lr=1.0, wd=0.1), axes)}
+    assert smallest == {(2.0, 0.1), (0.5, 0.1), (1.0, 0.3), (1.0, 0.0), (2.0, 0.0), (0.5, 0.3)}
+    at_zero = {tuple(point) for point in neighbours(Point.of(lr=1.0, wd=0.0), axes)}
+    assert at_zero == {(2.0, 0.0), (0.5, 0.0), (1.0, 0.1), (0.5, 0.1)}
+
+
+def test_axes_that_are_traded_the_same_way_have_the_other_diagonals() -> None:
+    axes = {"lr": Axis(low=-1, high=1), "batch": Axis(low=-1, high=1, whole=True, trade="same")}
+    around = {tuple(point) for point in neighbours(Point.of(lr=1.0, batch=64), axes)}
+    assert around == {(2.0, 64), (0.5, 64), (1.0, 128), (1.0, 32), (2.0, 128), (0.5, 32)}
+
+
+def test_whole_numbers_end_at_one() -> None:
+    axes = {"depth": Axis(low=0, high=1, whole=True)}
+    assert neighbours(Point.of(depth=1), axes) == [Point.of(depth=2)]
+
+
+@pytest.mark.parametrize("trade", ["opposite", "same"])
+def test_neighbours_touch_on_the_map(grid: Write, trade: str) -> None:
+    study = only(grid(axes={**AXES, "batch": {"values": [32, 64, 128], "trade": trade}}))
+    cells = [study.cell(point, study.centre) for point in neighbours(study.centre, study.axes)]
+    # On a hexagonal lattice with unit vectors 60 degrees apart, i² + ij + j² is a squared distance.
+    assert [i * i + i * j + j * j for i, j in filter(None, cells)] == [1] * 6
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_a_command_have_the_values_and_their_ids_the_logs_or_exact_numbers(grid: Write) -> None:
+    study = only(grid(axes={**AXES, "batch": {"values": [32, 64]}}))
+    assert [*study.axes] == ["lr", "batch"]
+    assert sorted({(spec.lr, spec.axes["batch"]) for spec in study.specs()}) == [
+        (lr, batch) for lr in (0.125, 0.25, 0.5) for batch in (32, 64)
+    ]
+    spec = study.specs()[-1]
+    family = {k: v for k, v in identity(spec).items() if k not in ("lr", "wd", "axes", "seed")}
+    expected = {"log2_lr": math.log2(spec.lr), "log2_wd": None, "batch": 64, "seed": spec.seed}
+    assert spec.run_id == digest(family | expected)
+    momentum = {"centre": 0.5, "range": [-1, 0]}
+    changed = {**COMMAND, "command": str(COMMAND["command"]).replace("{batch}", "{momentum}")}
+    spec = only(grid(run=changed, axes={"lr": AXES["lr"], "momentum": momentum})).base
+    family = {k: v for k, v in identity(spec).items() if k not in ("lr", "wd", "axes", "seed")}
+    assert spec.run_id == digest(family | {"log2_lr": -2, "log2_wd": None, "log2_momentum": -1, "seed": spec.seed})
+
+
+def test_the_short_form_is_that_of_lr_and_wd(grid: Write) -> None:
+    """Ids are those of `lr:` and `wd:` with `centre:`."""
+    run = {**COMMAND, "command": "python train.py --lr {lr} --wd {wd} --seed {seed}", "reader": None}
+    short = only(grid(run=run, axes=None, lr={"range": [-1, 1]}, wd=[0.1, 0.2], centre={"lr": 0.25}))
+    stated = only(grid(run=run, axes={"lr": AXES["lr"], "wd": [0.1, 0.2]}))
+    assert {spec.run_id for spec in short.specs()} == {spec.run_id for spec in stated.specs()}
+
+
+def test_lr_need_not_be_an_axis(grid: Write) -> None:
+    run = {**COMMAND, "command": "python train.py --momentum {momentum} --batch {batch} --seed {seed}"}
+    study = only(grid(run=run, axes={"momentum": [0.8, 0.9], "batch": [32, 64]}))
+    assert [*study.axes] == ["momentum", "batch"]
+    assert {tuple(point) for point in study.grid_points} == {(a, b) for a in (0.8, 0.9) for b in (32, 64)}
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({**AXES, "wd": [0.1, 0.2]}, "axes: lr, wd, batch: one or two are searched together; `vary:` makes"),
+        ({**AXES, "batch": {"values": ["small", "large"]}}, "these are names; `vary:` makes a lattice for each"),
+        ({**AXES, "batch": [64]}, "axes.batch: values: two or more different numbers of at least 0"),
+        ({**AXES, "batch": {"centre": 64, "range": [-1, 1], "step": 0.5, "whole": True}}, "is not whole; use longer"),
+        ({**AXES, "batch": {"centre": 64, "rnage": [-1, 1]}}, "axes.batch: a list of values, or {centre: 64, range:"),
+        ({**AXES, "seed": [1, 2]}, "axes.seed: {seed} is a placeholder of each run, and no axis"),
+        ({**AXES, "width": [1, 2]}, "one or two are searched together"),
+        ({"lr": AXES["lr"], "width": [1, 2]}, "there is no placeholder {batch}"),
+        ({"lr": {"range": [-1, 1]}, "batch": [32, 64]}, "axes.lr: centre is missing"),
+        ({**AXES, "batch": {"values": [32, 64], "trade": "none"}}, "trade: opposite or same is expected, got 'none'"),
+        ({**AXES, "batch": {"values": [32, 64], "scale": "root"}}, "scale: log or linear is expected, got 'root'"),
+        ([], "axes: names with ranges or values are expected"),
+    ],
+)  # fmt: skip
+def test_a_wrong_axis_is_refused(grid: Write, axes: object, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_sweep_spec(grid(axes=axes))
+
+
+# --- shipped models -------------------------------------------------------------------------------------------------
+
+
+def test_an_axis_of_a_model_is_a_field_of_its_recipe(grid: Write) -> None:
+    study = only(grid(VIT))
+    assert {spec.value("schedule.warmup_steps") for spec in study.specs()} == {0, 12, 24}
+    plain = {**VIT, "axes": None, "centre": {"standard": {"lr": 0.25, "wd": 0.5}}, "lr": {"range": [-1, 0]}}
+    usual = only(grid({**plain, "wd": "fixed"}))
+    at_24 = {spec.run_id for spec in study.specs() if spec.value("schedule.warmup_steps") == 24}
+    assert at_24 == {spec.run_id for spec in usual.specs()}, "the id is that of a run with that field"
+
+
+def test_a_run_belongs_to_the_families_of_all_sweeps_that_it_fits(grid: Write) -> None:
+    study = only(grid(VIT))
+    usual = only(grid({**VIT, "axes": {"lr": {"centre": 0.25, "range": [-1, 0]}}, "wd": "fixed"}))
+    studies = StudiesByFamily([study, usual])
+    runs: dict[float, RunSpec] = {spec.value("schedule.warmup_steps"): spec for spec in study.specs()}
+    assert studies.of(runs[24]) == [study, usual]
+    assert studies.of(runs[12]) == [study]
+    assert family_of(runs[12], study.axes) == family_of(runs[24], study.axes) == study.family
+    assert runs[12].family_id != runs[24].family_id == usual.family
+
+
+@pytest.mark.parametrize(
+    ("axis", "message"),
+    [
+        ({"schedule.warmup": [1, 2]}, "the recipe has no number of that name; did you mean schedule.warmup_steps?"),
+        ({"schedule.decay": [1, 2]}, "the recipe has no number of that name"),
+        ({"schedule.warmup_steps": [12.5, 25]}, "axes.schedule.warmup_steps: 12.5 is not whole"),
+        ({"schedule.warmup_steps": [12, 1200]}, "axes.schedule.warmup_steps"),
+    ],
+)
+def test_an_axis_that_is_no_number_of_the_recipe_is_refused(grid: Write, axis: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_sweep_spec(grid(VIT, axes={"lr": AXES["lr"], **axis}))

@@ -272,7 +272,9 @@ def test_files_that_pages_name_are_there() -> None:
 def test_keys_of_a_command_and_of_a_reader() -> None:
     keys = {str(each.alias) for each in block_schema(CommandRecipe).model_fields.values()}
     documented = [
-        word.partition(":")[0] for row in section("docs/own-code.md", "Keys of `run:`").rows for word in code_words(row[0])
+        word.partition(":")[0]
+        for row in section("docs/own-code.md", "Keys of `run:`").rows
+        for word in code_words(row[0])
     ]
     assert_same(documented, keys - {"seeds"})  # `seeds: none` stands beside the block
     of_those_that_ship = {"name", "about", "repository", "commit", "beware"}

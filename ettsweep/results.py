@@ -22,7 +22,7 @@ from ettsweep.report.tables import optima_table, runs_table
 from ettsweep.report.theme import CONFIG
 from ettsweep.runs.folder import runs_dir, sweeps_dir
 from ettsweep.runs.index import Run, count_states
-from ettsweep.strategies.strategy import parse_strategy, strategy_name
+from ettsweep.strategies.strategy import usual_name
 from ettsweep.study.judgement import judge
 from ettsweep.study.sweep_store import StudiesByFamily, load_sweep_store, runs_of_sweeps
 
@@ -269,7 +269,7 @@ class Figures:
     def _family_frames(self, strategy: str | None, sweep: str | None) -> FamilyFrames:
         families = self._families_in(sweep)
         if strategy is not None:
-            name, available = strategy_name(parse_strategy(strategy)), {family.study.strategy for family in families}
+            name, available = usual_name(strategy), {family.study.strategy for family in families}
             if name not in available:
                 raise unknown_name("strategy", name, available)
             families = [family for family in families if family.study.strategy == name]

@@ -263,10 +263,10 @@ class FamilyOptions:
 
     def _filters(self) -> list[tuple[str, str, list[str]]]:
         """Return (option, kind of name, accepted values) for each given filter."""
-        from ettsweep.strategies.strategy import parse_strategy, strategy_name
+        from ettsweep.strategies.strategy import usual_name
 
         # "s=0.250" and "s=0.25" are one strategy: compare normalised names.
-        strategies = [strategy_name(parse_strategy(name)) for name in self.strategy or []]
+        strategies = [usual_name(name) for name in self.strategy or []]
         options = [("model", self.model), ("strategy", strategies), ("family", self.family)]
         return [(f"--{attribute}", attribute, names) for attribute, names in options if names]
 
@@ -296,10 +296,15 @@ class FamilyOptions:
 def _value(item: "Run | Study", attribute: str) -> str:
     """Return the family, model or strategy of a run or study."""
     from ettsweep.strategies.strategy import strategy_name
+    from ettsweep.study.study import Study, variant_name
 
     if attribute == "family":
         return item.family
-    return item.base.info.labels.model if attribute == "model" else strategy_name(item.base.strategy.s)
+    if attribute == "model":
+        return item.base.info.labels.model
+    if isinstance(item, Study):
+        return item.strategy
+    return variant_name(strategy_name(item.base.strategy.s), item.base.variant)
 
 
 def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:

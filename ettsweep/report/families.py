@@ -126,7 +126,8 @@ def strategy_comparisons(families: Sequence[JudgedFamily]) -> list[StrategyCompa
     # Sorted first: each comparison keeps this order of strategies.
     for family in sorted(families, key=lambda family: strategy_rank(family.study.strategy)):
         study = family.study
-        recipes.setdefault((study.sweep, study.base.info.key), []).append(family)
+        recipe = ", ".join(study.variant) or study.base.info.key
+        recipes.setdefault((study.sweep, recipe, study.metric), []).append(family)
     studies = [members[0].study for members in recipes.values()]
     comparisons = [
         StrategyComparison(_comparison_title(study, studies), tuple(members))

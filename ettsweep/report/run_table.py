@@ -12,6 +12,7 @@ from ettsweep.report.families import runs_by_family
 from ettsweep.report.tables import strategy_label
 from ettsweep.runs.folder import runs_dir
 from ettsweep.runs.index import Run
+from ettsweep.study.study import shown_strategy
 from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_sweeps_text
 
 MAX_ROWS = 300
@@ -61,7 +62,7 @@ def _cells(run: Run, studies_by_family: StudiesByFamily) -> dict[str, str]:
         "sweep": run_sweeps_text(studies_by_family, run),
         "model": labels.model,
         "task": f"{labels.task} {labels.data}".strip(),
-        "strategy": strategy_label(run.base.strategy) if run.base.info.has_strategies else "",
+        "strategy": shown_strategy(run.base) and strategy_label(run.base),
         "optimizer": labels.optimizer,
         **{
             n: "" if value is None else power_and_decimal(value, n)

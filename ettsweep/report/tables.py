@@ -16,8 +16,9 @@ from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
 from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point, axis_cells, axis_names
-from ettsweep.runs.spec import StrategySpec
+from ettsweep.runs.spec import RunSpec
 from ettsweep.strategies.strategy import strategy_name
+from ettsweep.study.study import variant_name
 from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_sweeps_text
 
 METRIC_COLUMNS = tuple(
@@ -80,10 +81,11 @@ def typed_frame(
     return pd.DataFrame(rows, columns=list(columns)).astype(types | dict(others or {}))
 
 
-def strategy_label(strategy: StrategySpec) -> str:
-    """Return the name of a strategy, with its `mlp_factor` unless that is the default."""
-    suffix = "" if strategy.mlp_factor == "ignore" else f", mlp_factor {strategy.mlp_factor}"
-    return strategy_name(strategy.s) + suffix
+def strategy_label(spec: RunSpec) -> str:
+    """Return the name of a run's strategy or variant, with `mlp_factor` unless it is the default."""
+    factor = spec.strategy.mlp_factor
+    suffix = "" if factor == "ignore" else f", mlp_factor {factor}"
+    return variant_name(strategy_name(spec.strategy.s), spec.variant) + suffix
 
 
 def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = None) -> pd.DataFrame:
@@ -104,7 +106,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     run.family,
                     labels.model,
                     f"{labels.task} {labels.data}".strip(),
-                    strategy_label(run.base.strategy),
+                    strategy_label(run.base),
                     labels.optimizer,
                     labels.precision,
                 ),

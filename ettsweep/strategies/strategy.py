@@ -42,6 +42,14 @@ def strategy_name(s: float | None) -> str:
     return f"s={s}"
 
 
+def usual_name(text: str) -> str:
+    """Return the usual name of a strategy, as s=0.250 is s=0.25; any other text, such as a variant's, unchanged."""
+    try:
+        return strategy_name(parse_strategy(text))
+    except InputError:
+        return text
+
+
 def check_strategy(s: float | None, optimizer: Optimizer) -> None:
     """Check that a strategy exists for an optimizer.
 

@@ -16,7 +16,7 @@ from ettsweep.metric import Metric
 from ettsweep.readers.numbers import resolution
 from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.point import Point
-from ettsweep.strategies.strategy import parse_strategy, strategy_name
+from ettsweep.strategies.strategy import parse_strategy, usual_name
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import parse_point
 from ettsweep.study.score_columns import Columns, Mode, mode_of
@@ -305,7 +305,7 @@ def _study(text: str, head: str, sweep_store: SweepStore) -> Study:
             names = f"; sweeps there: {', '.join(sweep_store.sweeps)}" if sweep_store.sweeps else ""
             raise InputError(f"{text}: no such file, and no such sweep in {sweep_store.results} ({FORM}){names}")
     if strategy:
-        name = strategy_name(parse_strategy(strategy))
+        name = usual_name(strategy)
         studies = [study for study in studies if study.strategy == name]
     if len(studies) != 1:
         choices = ", ".join(f"{study.sweep}/{study.strategy}" for study in studies)

@@ -6,7 +6,7 @@ from ettsweep.powers import format_power
 from ettsweep.runs.point import Point
 from ettsweep.schema import fields_outside_id
 from ettsweep.study.lattice import Axis
-from ettsweep.study.study import Study
+from ettsweep.study.study import Study, variant_name
 from ettsweep.study.sweep_spec import SweepSpec
 
 
@@ -35,6 +35,10 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         there, here = (" and ".join(spec.axes) for spec in (first, sweep_spec))
         problems["-".join(sweep_spec.axes)] = f"the axes are {there} there, {here} here"
         return problems
+    old_names, new_names = (dict.fromkeys(_vary(spec)) for spec in (first, sweep_spec))
+    if old_names != new_names:
+        there, here = ("; ".join(names) or "nothing" for names in (old_names, new_names))
+        problems["vary"] = f"what varies is {there} there, {here} here"
     for name, new_axis in sweep_spec.axes.items():
         old_axis = first.axes[name]
         if old_axis.fixed != new_axis.fixed:
@@ -50,9 +54,9 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
     if problems:
         return problems  # without a common step, centres cannot be compared
     # Reversed: the first centre of a strategy counts, the origin of its lattice.
-    centres = {name: centre for spec in reversed(sweep_specs) for name, centre in spec.centres.items()}
-    for strategy in sweep_spec.centres.keys() & centres.keys():
-        old_centre, new_centre = centres[strategy], sweep_spec.centres[strategy]
+    centres = {name: centre for spec in reversed(sweep_specs) for name, centre in spec.names.items()}
+    for strategy in sweep_spec.names.keys() & centres.keys():
+        old_centre, new_centre = centres[strategy], sweep_spec.names[strategy]
         for name, axis in first.axes.items():
             old, new = old_centre[name], new_centre[name]
             if not axis.around(old).is_on_lattice(old, new):
@@ -87,6 +91,10 @@ def study_differences(study: Study, other: Study) -> list[str]:
     lines += [f"{name} is {own_value} / {other_value}" for name, (own_value, other_value) in criterion_fields.items()]
     seeds = [", ".join(map(str, sorted(study.seeds))) for study in (study, other)]
     return lines + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
+
+
+def _vary(sweep_spec: SweepSpec) -> list[str]:
+    return [variant_name("", part.values) for part in sweep_spec.variants]
 
 
 def _corners(study: Study) -> list[Point]:

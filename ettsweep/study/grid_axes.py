@@ -1,5 +1,6 @@
-"""The block `axes:` of a grid file: lr and wd as if they were stated by themselves, and axes of other names."""
+"""The blocks `axes:` and `vary:` of a grid file: axes of any name, and variants that each have a lattice."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -67,6 +68,42 @@ def with_axes(data: dict[str, Any], location: str) -> tuple[dict[str, Any], Furt
     if centre:
         data["centre"] = _with_centre(data.get("centre"), centre)
     return data, further
+
+
+MAX_VARIANTS = 64
+
+VariantValues = dict[str, str | int | float]
+
+
+def read_vary(data: Mapping[str, Any], location: str) -> list[VariantValues]:
+    """Return the values of each variant of `vary:`, whose last name varies fastest.
+
+    Raises:
+        InputError: it is no mapping of names to lists of names or numbers, or an axis is among them.
+    """
+    stated = data["vary"]
+    if not isinstance(stated, dict) or not stated:
+        raise InputError(f"{location}: vary: names with lists are expected, such as vary: {{optimizer: [adamw, muon]}}")
+    axes = data.get("axes") if isinstance(data.get("axes"), dict) else {}
+    for name, values in stated.items():
+        at = f"{location}: vary.{name}"
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w.]*", name) or name in RESERVED:
+            raise InputError(
+                f"{at}: a name of letters, digits, _ and dots is expected, that is no placeholder of all runs"
+            )
+        if name in (*USUAL_AXES, *(axes or {})):
+            raise InputError(f"{at}: {name} is an axis already; a variant is beside the axes")
+        fits = isinstance(values, list) and all(
+            isinstance(value, str | int | float) and not isinstance(value, bool) for value in values
+        )
+        if not fits or len({*map(str, values)}) < max(2, len(values)):
+            raise InputError(f"{at}: two or more different names or numbers are expected, got {values}")
+        if spaced := [value for value in map(str, values) if re.search(r"[\s=]", value) or not value]:
+            raise InputError(f"{at}: {spaced[0]!r}: without spaces and =, since it is part of the variant's name")
+    combinations = [dict(zip(stated, values, strict=True)) for values in itertools.product(*stated.values())]
+    if len(combinations) > MAX_VARIANTS:
+        raise InputError(f"{location}: vary: {len(combinations)} variants; the limit is {MAX_VARIANTS}")
+    return combinations
 
 
 def _with_centre(stated: object, centre: Mapping[str, object]) -> object:

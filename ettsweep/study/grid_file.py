@@ -1,5 +1,6 @@
 """Grid files: the YAML schema, and its resolution into a SweepSpec, with every name and default replaced by values."""
 
+import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,9 +30,10 @@ from ettsweep.shipped_files import describe_choice, grid_model, own_grids, shipp
 from ettsweep.strategies.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from ettsweep.strategies.strategy import check_strategy, map_point, parse_strategy, strategy_name
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.study.grid_axes import check_fields, with_axes
+from ettsweep.study.grid_axes import check_fields, read_vary, with_axes
 from ettsweep.study.lattice import MAX_OFFSET, Axis, Centre, Centres
-from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.study.study import variant_name
+from ettsweep.study.sweep_spec import SweepSpec, Variant
 from ettsweep.study.value_range import ValueRange
 
 NameOrFields = Annotated[
@@ -432,15 +434,18 @@ def make_sweep_spec(
     overrides: Sequence[str] = (),
     start: Centre | None = None,
     options: Mapping[Key, str] | None = None,
+    variant: Sequence[str] = (),
 ) -> SweepSpec:
     """Resolve the content of a grid file, which need not exist yet; arguments are those of `load_sweep_spec`.
 
-    Messages name `options`, which set keys of `data`.
+    Messages name `options`, which set keys of `data`; `variant` are the names of `vary:`, as inputs of a command.
 
     Raises:
         ValuesAsRangeError: the only problem is a range of values of lr or wd instead of log2 steps.
         InputError: all problems of the content, or there is no centre for the optimizer.
     """
+    if "vary" in data:
+        return _with_variants(data, path, overrides, start, options)
     centre_overrides = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
     factor_overrides = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
     for override in (*centre_overrides, *factor_overrides):
@@ -462,7 +467,7 @@ def make_sweep_spec(
     for option in options_by_key(factor_overrides).values():
         set_options["mlp_factor",] = option
     source = Source(str(path), {**(options or {}), **set_options})
-    grid, recipe = (_run_grid if "run" in data else _built_in_grid)(data, source, recipe_overrides, [*further])
+    grid, recipe = (_run_grid if "run" in data else _built_in_grid)(data, source, recipe_overrides, [*further], variant)
     if start is None:
         with locating(Source(str(path), options_by_key(overrides))):
             centres = grid.resolve_centres(recipe)
@@ -488,6 +493,42 @@ def make_sweep_spec(
         with locating(Source(str(path), options_by_key(overrides))):
             sweep_spec.check_axes()
     return sweep_spec
+
+
+def _with_variants(
+    data: dict[str, Any],
+    path: Path,
+    overrides: Sequence[str],
+    start: Centre | None,
+    options: Mapping[Key, str] | None,
+) -> SweepSpec:
+    """Resolve a grid file with `vary:`; arguments are those of `make_sweep_spec`.
+
+    Raises:
+        InputError: a value is no name or number, or changes nothing; or a variant has a problem, which names it.
+    """
+    combinations, data = read_vary(data, str(path)), {key: value for key, value in data.items() if key != "vary"}
+    is_own, specs = "run" in data, list[SweepSpec]()
+    for values in combinations:
+        stated = [] if is_own else [f"{name}={value}" for name, value in values.items()]
+        try:
+            specs.append(
+                make_sweep_spec(
+                    deepcopy(data), path, [*overrides, *stated], start, options, list(values) if is_own else ()
+                )
+            )
+        except InputError as error:
+            raise InputError(f"{error} (vary: {variant_name('', values)})") from None
+    variants = [
+        Variant(values=values, recipe=spec.recipe, centres=spec.centres)
+        for values, spec in zip(combinations, specs, strict=True)
+    ]
+    if not is_own:
+        for one, other in itertools.combinations(variants, 2):
+            if one.recipe == other.recipe:
+                names = " and ".join(variant_name("", each.values) for each in (one, other))
+                raise InputError(f"{path}: vary: {names} are the same")
+    return specs[0].model_copy(update={"variants": tuple(variants)})
 
 
 def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -543,7 +584,7 @@ def _criterion(grid: _Grid, recipe: Recipe, path: Path) -> CriterionOptions:
 
 
 def _built_in_grid(
-    data: dict[str, Any], source: Source, overrides: Sequence[str], further: Sequence[str]
+    data: dict[str, Any], source: Source, overrides: Sequence[str], further: Sequence[str], variant: Sequence[str]
 ) -> tuple[_Grid, Recipe]:
     """Validate a grid file of the built-in trainer; `overrides` are those of its recipe."""
     if further:
@@ -567,7 +608,7 @@ def _built_in_grid(
 
 
 def _run_grid(
-    data: dict[str, Any], source: Source, overrides: Sequence[str], further: Sequence[str]
+    data: dict[str, Any], source: Source, overrides: Sequence[str], further: Sequence[str], variant: Sequence[str]
 ) -> tuple[_Grid, Recipe]:
     """Validate a grid file with a `run:` block; `overrides` are those of the block, `further` its axes."""
     has_no_seed, stated = data.get("seeds") == NO_SEEDS, {name for name in USUAL_AXES if name in data}
@@ -593,7 +634,9 @@ def _run_grid(
             raise InputError(f"{source.file}: run: unknown key {key}")
     if further:
         # An axis that the file does not state is none, unlike where lr and wd are all.
-        block |= {"inputs": list(further), "usual_axes": [name for name in USUAL_AXES if name in stated]}
+        block["usual_axes"] = [name for name in USUAL_AXES if name in stated]
+    if further or variant:
+        block["inputs"] = [*further, *variant]
     if has_no_seed:
         if "seeds" not in kind.schema.model_fields:
             raise InputError(f"{source.file}: seeds: none is for code without a seed, but runs of {name} have one")

@@ -12,6 +12,16 @@ from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.criterion import Criterion, CriterionOptions
 from ettsweep.study.lattice import POINT_OPTIONS, Axes, Axis, free_axes, is_traded_the_same_way, shifted
 
+VariantValues = Mapping[str, str | int | float]
+"""Values of `vary:` by name."""
+
+
+def variant_name(strategy: str, values: VariantValues) -> str:
+    """Return the name of a variant: that of its strategy, or its values, such as optimizer=muon, or both."""
+    stated = " ".join(f"{name}={value}" for name, value in values.items())
+    return " ".join(filter(None, ["" if values and strategy == "standard" else strategy, stated]))
+
+
 StudyKey = tuple[str, str]
 """Sweep and family: unique among studies."""
 
@@ -43,6 +53,7 @@ class Study:
     suggested_points: tuple[Point, ...] = ()
     start: Point | None = None
     stated_seeds: Mapping[Point, Seeds] = field(default_factory=dict)
+    variant: VariantValues = field(default_factory=dict)
 
     @cached_property
     def family(self) -> str:
@@ -54,7 +65,8 @@ class Study:
 
     @cached_property
     def strategy(self) -> str:
-        return strategy_name(self.base.strategy.s)
+        """Name of its strategy or variant."""
+        return variant_name(strategy_name(self.base.strategy.s), self.variant)
 
     @property
     def key(self) -> StudyKey:
@@ -69,7 +81,7 @@ class Study:
     @property
     def has_strategies(self) -> bool:
         """`True` if there may be several strategies; else the name of the only one says nothing."""
-        return self.base.info.has_strategies
+        return self.base.info.has_strategies or bool(self.variant)
 
     @property
     def label(self) -> str:
@@ -197,4 +209,4 @@ def study_titles(studies: Sequence[Study]) -> dict[tuple[str, str], str]:
 
 def shown_strategy(spec: RunSpec) -> str:
     """Return the name of a run's strategy, for people; empty if there is only one."""
-    return strategy_name(spec.strategy.s) if spec.info.has_strategies else ""
+    return variant_name(strategy_name(spec.strategy.s) if spec.info.has_strategies else "", spec.variant)

@@ -1,6 +1,6 @@
 """Sweep: all requests under one name, entry by entry, as in its file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_serializer
 
 from ettsweep.config import hide_secrets
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, unknown_name
 from ettsweep.metric import Metric
 from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import OwnCode, RunSpec
@@ -16,8 +16,8 @@ from ettsweep.schema import StrictModel
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criterion
 from ettsweep.study.grid_file import map_centres
-from ettsweep.study.lattice import AxisNumber
-from ettsweep.study.study import Study
+from ettsweep.study.lattice import Axis, AxisNumber
+from ettsweep.study.study import Study, variant_name
 from ettsweep.study.sweep_spec import SweepSpec
 
 
@@ -134,17 +134,35 @@ class Sweep:
         Raises:
             InputError: there is no such strategy, or the strategies have different ranges.
         """
-        latest = {name: sweep_spec for sweep_spec in self.sweep_specs for name in sweep_spec.centres}
-        stated_centres = {parse_strategy(name): sweep_spec.centres[name] for name, sweep_spec in latest.items()}
         last = self.sweep_specs[-1]
+        latest = {name: sweep_spec for sweep_spec in self.sweep_specs for name in sweep_spec.names}
+        if last.variants:
+            return self._latest_variants(strategies, latest)
+        stated_centres = {parse_strategy(name): sweep_spec.centres[name] for name, sweep_spec in latest.items()}
         centres = map_centres(strategies or list(latest), stated_centres, last.recipe)
-        ranges = [latest[name].axes for name in centres if name in latest]
-        if any(axes != ranges[0] for axes in ranges):
-            problem = "its strategies have different ranges; choose one with --strategy"
-            raise InputError(f"sweep {self.name}: {problem}: {', '.join(centres)}")
-        axes = ranges[0] if ranges else last.axes
+        axes = self._common_axes([latest[name] for name in centres if name in latest], centres) or last.axes
         # Without a criterion: an old one, stated again, would override options that were recorded since.
         return last.model_copy(update={"centres": centres, "criterion": None, "axes": axes})
+
+    def _latest_variants(self, names: Sequence[str], latest: Mapping[str, SweepSpec]) -> SweepSpec:
+        """Return a spec for some variants, by default all, see `latest_spec`."""
+        last = self.sweep_specs[-1]
+        if unknown := [name for name in names if name not in latest]:
+            raise unknown_name("variant", unknown[0], latest)
+        wanted = names or list(latest)
+        variants = []
+        for part in last.variants:
+            centres = {name: c for name, c in part.centres.items() if variant_name(name, part.values) in wanted}
+            variants += [part.model_copy(update={"centres": centres})] if centres else []
+        axes = self._common_axes([latest[name] for name in wanted], wanted) or last.axes
+        first = {"recipe": variants[0].recipe, "centres": variants[0].centres}
+        return last.model_copy(update={**first, "variants": tuple(variants), "criterion": None, "axes": axes})
+
+    def _common_axes(self, sweep_specs: Sequence[SweepSpec], names: Iterable[str]) -> dict[str, Axis] | None:
+        if any(sweep_spec.axes != sweep_specs[0].axes for sweep_spec in sweep_specs):
+            problem = "its strategies have different ranges; choose one with --strategy"
+            raise InputError(f"sweep {self.name}: {problem}: {', '.join(names)}")
+        return sweep_specs[0].axes if sweep_specs else None
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
@@ -190,8 +208,8 @@ class Sweep:
         ranges = tuple[object, ...]()
         for entry in self.entries:
             sweep_spec = entry.asked
-            if sweep_spec and sweep_spec.searched and strategy in sweep_spec.centres:
-                previous, ranges = ranges, (sweep_spec.axes, sweep_spec.centres[strategy])
+            if sweep_spec and sweep_spec.searched and strategy in sweep_spec.names:
+                previous, ranges = ranges, (sweep_spec.axes, sweep_spec.names[strategy])
                 if ranges != previous:
                     start = None  # new ranges: the sampler starts afresh
             for suggestion in entry.proposed or ():
@@ -203,7 +221,7 @@ class Sweep:
     def is_exhausted(self, strategy: str, sampler: str) -> bool:
         """`True` if the sampler is exhausted for a strategy, and nothing was requested of the strategy since."""
         for entry in reversed(self.entries):
-            if entry.asked and strategy in entry.asked.centres:
+            if entry.asked and strategy in entry.asked.names:
                 return False  # requested again since the sampler gave up
             for suggestion in entry.proposed or ():
                 if suggestion.strategy == strategy:

@@ -2,16 +2,24 @@
 
 from typing import Annotated
 
-from pydantic import SerializeAsAny
+from pydantic import Field, SerializeAsAny
 
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import Recipe, RunSpec, Seeds, StrategySpec, ValidatedRecipe, kind_of
+from ettsweep.runs.spec import BUILT_IN, Recipe, RunSpec, Seeds, StrategySpec, ValidatedRecipe, kind_of
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
 from ettsweep.study.criterion import CriterionOptions, resolve_criterion
 from ettsweep.study.lattice import Axis, AxisNumber, expand
-from ettsweep.study.study import Study
+from ettsweep.study.study import Study, variant_name
+
+
+class Variant(StrictModel):
+    """A variant of a sweep: values of `vary:`, the recipe with them, and its centres by strategy."""
+
+    values: dict[str, str | int | float]
+    recipe: Annotated[SerializeAsAny[Recipe], ValidatedRecipe]
+    centres: dict[str, dict[str, AxisNumber]]
 
 
 class SweepSpec(StrictModel):
@@ -27,6 +35,7 @@ class SweepSpec(StrictModel):
         criterion: stated options of the verdict; in no run's id.
         searched: `True` if a sampler suggests points within the ranges; else all of their points are requested.
         data: path of the data set; in no run's id.
+        variants: of `vary:`; recipe and centres are then those of the first.
     """
 
     grid: str
@@ -38,6 +47,18 @@ class SweepSpec(StrictModel):
     criterion: CriterionOptions | None = None
     searched: bool = False
     data: str | None = None
+    variants: Annotated[tuple[Variant, ...], Field(strict=False)] = ()
+
+    @property
+    def parts(self) -> tuple[Variant, ...]:
+        """Its variants; one without values if it has none."""
+        return self.variants or (Variant(values={}, recipe=self.recipe, centres=self.centres),)
+
+    @property
+    def names(self) -> dict[str, dict[str, float]]:
+        """The centre of each variant or strategy by its name."""
+        parts = ((part.values, name, centre) for part in self.parts for name, centre in part.centres.items())
+        return {variant_name(name, values): centre for values, name, centre in parts}
 
     @property
     def data_paths(self) -> dict[str, str]:
@@ -57,11 +78,13 @@ class SweepSpec(StrictModel):
     def studies(self, sweep: str = "") -> list["Study"]:
         """Return one study for each strategy, as part of the sweep of this name."""
         studies, linear = [], tuple(name for name, axis in self.axes.items() if axis.scale == "linear")
-        for name, centre in self.centres.items():
+        for part, (name, centre) in ((each, item) for each in self.parts for item in each.centres.items()):
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
-            base = RunSpec.of(self.recipe, strategy, centre, self.seeds[0])
-            base = base.model_copy(update={"linear": linear}) if linear else base
+            base = RunSpec.of(part.recipe, strategy, centre, self.seeds[0])
+            # The fields of a shipped model have the values of its variant.
+            own = {} if base.trainable == BUILT_IN else {"variant": part.values, "linear": linear}
+            base = base.model_copy(update=own) if any(own.values()) else base
             axes = {axis_name: axis.around(centre[axis_name]) for axis_name, axis in self.axes.items()}
             points = tuple(expand(Point(centre), axes))
             # With a sampler, the ranges only bound what it may suggest.
@@ -69,7 +92,7 @@ class SweepSpec(StrictModel):
             # `expand` runs from the lowest values to the highest: these are opposite corners.
             box = (points[0], points[-1]) if self.searched else ()
             criterion = resolve_criterion([self.criterion])
-            studies.append(Study(base, axes, self.seeds, grid_points, sweep, criterion, box))
+            studies.append(Study(base, axes, self.seeds, grid_points, sweep, criterion, box, variant=part.values))
         return studies
 
     def specs(self) -> list[RunSpec]:
@@ -82,15 +105,21 @@ class SweepSpec(StrictModel):
         Raises:
             DataMissingError: they are missing.
         """
-        return self.model_copy(update={"recipe": kind_of(self.recipe).bind(self.recipe, self.data)})
+        bind = kind_of(self.recipe).bind
+        parts = [part.model_copy(update={"recipe": bind(part.recipe, self.data)}) for part in self.variants]
+        recipe = parts[0].recipe if parts else bind(self.recipe, self.data)
+        return self.model_copy(update={"recipe": recipe, "variants": tuple(parts)})
 
     def check_axes(self) -> str:
         """Return a note on the values of all points, see `Kind.check_axes`; it raises the same errors."""
-        values = {
-            name: [value for centre in self.centres.values() for value in axis.grid(centre[name])]
-            for name, axis in self.axes.items()
-        }
-        return kind_of(self.recipe).check_axes(self.recipe, values, [*self.centres])
+        notes = dict[str, None]()
+        for part in self.parts:
+            values = {
+                name: [value for centre in part.centres.values() for value in axis.grid(centre[name])]
+                for name, axis in self.axes.items()
+            }
+            notes[kind_of(part.recipe).check_axes(part.recipe, values, [*part.centres])] = None
+        return "\n".join(filter(None, notes))
 
     def check_data(self, *, count: bool = False) -> None:
         """Check that workers can find the data of its runs; with `count`, also that they are whole, by quick counts.
@@ -98,4 +127,5 @@ class SweepSpec(StrictModel):
         Raises:
             DataMissingError: they are missing or do not fit.
         """
-        kind_of(self.recipe).check_data(self.recipe, self.data, count)
+        for part in self.parts:
+            kind_of(part.recipe).check_data(part.recipe, self.data, count)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
-from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_name, transfer_point
+from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, transfer_point, usual_name
 from ettsweep.study.judgement import judge
 from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.suggesting import StartPoint
@@ -47,8 +47,7 @@ def find_starts(
             for study in unstarted
         }
         return {key: start for key, start in own_starts.items() if start}
-    if _is_strategy(source):  # s=.25 and s=0.250 are one strategy
-        source = strategy_name(parse_strategy(source))
+    source = usual_name(source)  # s=.25 and s=0.250 are one strategy
     if all(study.strategy == source for study in studies):
         raise InputError(f"--from {source}: this is the strategy being searched; give another strategy, or a sweep")
     # A sweep may be named like a strategy: the strategy wins.

@@ -69,6 +69,7 @@ def status(
     from ettsweep.launch.liveness import SchedulerLiveness
     from ettsweep.runs.index import count_states
     from ettsweep.runs.state import State
+    from ettsweep.study.study import shown_strategy
 
     run_index, sweep_store = read_run_index(results), run_options.load(results)
     runs = run_options.runs(run_index, sweep_store)
@@ -77,7 +78,7 @@ def status(
     if form in (Format.TABLE, Format.MARKDOWN):
         # Only tables leave out columns with one value: CSV and JSON always have the same columns.
         omitted = {"sweep"} if len({row["sweep"] for row in rows}) == 1 else set()
-        omitted |= set() if any(run.base.info.has_strategies for run in runs) else {"strategy"}
+        omitted |= set() if any(shown_strategy(run.base) for run in runs) else {"strategy"}
         columns = with_axes([column for column in STATUS_COLUMNS if column not in omitted], further)
         print_table([row | {"reason": state_note(row)} for row in rows], form, columns)
     else:

@@ -118,6 +118,10 @@ def _colour(family: JudgedFamily) -> str:
 # --- family by family -----------------------------------------------------------------------------------------------
 
 
+def _kinds(comparison: StrategyComparison) -> str:
+    return "variants" if any(family.study.variant for family in comparison.families) else "strategies"
+
+
 def comparison_section(
     comparison: StrategyComparison, figures: Figures, tried: Mapping[StudyKey, Outcome | None]
 ) -> Row:
@@ -127,7 +131,7 @@ def comparison_section(
     figure_keys = [(keys[0], kind) for kind in (("curves", "seeds") if is_alone else ("seeds", "scores"))]
     return {
         "title": comparison.title,
-        "heading": "curves and seeds" if is_alone else "strategies side by side",
+        "heading": "curves and seeds" if is_alone else f"{_kinds(comparison)} side by side",
         "figures": [figures[figure_key] for figure_key in figure_keys if figure_key in figures],
         "metric": formats.axis_title_and_factor(comparison.metric)[0],
         "families": [

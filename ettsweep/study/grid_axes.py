@@ -33,11 +33,11 @@ def with_axes(data: dict[str, Any], location: str) -> tuple[dict[str, Any], Furt
         InputError: the block is wrong; all of its problems are named.
     """
     stated = data.get("axes")
+    data = {key: value for key, value in data.items() if key != "axes"}
     if stated is None:
         return data, {}
     if not isinstance(stated, dict) or not stated:
         raise InputError(f"{location}: axes: names with ranges or values are expected, such as {EXAMPLE}")
-    data = {key: value for key, value in data.items() if key != "axes"}
     further, centre, problems = Further(), dict[str, object](), list[str]()
     for name, value in stated.items():
         at = f"{location}: axes.{name}"

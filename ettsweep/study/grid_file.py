@@ -444,7 +444,7 @@ def make_sweep_spec(
         ValuesAsRangeError: the only problem is a range of values of lr or wd instead of log2 steps.
         InputError: all problems of the content, or there is no centre for the optimizer.
     """
-    if "vary" in data:
+    if data.get("vary") is not None:
         return _with_variants(data, path, overrides, start, options)
     centre_overrides = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
     factor_overrides = [o for o in overrides if re.match(r"(strategy\.)?mlp_factor=", o)]
@@ -457,7 +457,7 @@ def make_sweep_spec(
         misplaced = [name for name in KINDS if name in data]
         hint = f"; {misplaced[0]}: belongs into `run:`, as `run: {{{misplaced[0]}: ...}}`" if misplaced else ""
         raise InputError(f"{path}: add `run:` with your program, or `model:` with one that ships{hint}")
-    stated = data.get("axes")
+    stated, data = data.get("axes"), {key: value for key, value in data.items() if key != "vary"}
     data, further = with_axes(data, str(path))
     data = _with_lists(data, path)
     others = {"axes": {name: stated[name] for name in further}} if stated and further else {}

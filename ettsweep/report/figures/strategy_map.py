@@ -73,10 +73,11 @@ def strategies(points: pd.DataFrame) -> Json:
             "encoding": {"text": nominal("strategy")},
         },
     ]
-    switch = {"input": "checkbox", "name": "in the coordinates of standard "}
+    switch = {"bind": {"input": "checkbox", "name": "in the coordinates of standard "}}
+    is_mapped = (rows["common_log2_lr"] != rows["x_log2"]).any()
     return data.attach_to(
         {
-            "params": [{"name": MAPPED, "value": False, "bind": switch}],
+            "params": [{"name": MAPPED, "value": False, **(switch if is_mapped else {})}],
             "width": "container",
             "height": 340,
             "data": data.add(rows),

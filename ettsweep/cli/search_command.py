@@ -183,6 +183,6 @@ def _load_spec(
     if all(axis.fixed for axis in sweep_spec.axes.values()):
         names = list(sweep_spec.axes)
         fixed = f"{' and '.join(names)} {'are both' if len(names) > 1 else 'is'} fixed"
-        raise InputError(f"{fixed}: there is nothing to search; set --range {names[0]}=-2:2")
+        raise InputError(f"nothing to search: {fixed}; set --range {names[0]}=-2:2")
     # In a searched sweep, the sampler chooses points: the lattice is not trained as a whole.
     return name, sweep_spec.model_copy(update={"searched": True}), notes

@@ -122,10 +122,8 @@ def verify_optimum(
     context = CommandContext(results, paths, dry_run, screen, "verify", studies, notify=print_note)
     if at is not None and len(studies) > 1:
         names = ", ".join(f"{study.sweep} {study.model} {study.strategy}" for study in studies)
-        raise InputError(
-            f"--at needs a single study, but {len(studies)} are selected: {names}; use --sweep and --strategy"
-        )
-    point = None if at is None else parse_point(at, "--at", [*studies[0].axes])
+        raise InputError(f"--at needs one study, but {len(studies)} match: {names}; add --sweep or --strategy")
+    point = None if at is None else parse_point(at, "--at", studies[0].centre, studies[0].free)
     budget = budget_options.budget(studies)
     if not dry_run:
         # --rule, --confidence and --margin are saved: later commands judge the same way.

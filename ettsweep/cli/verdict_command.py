@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ettsweep.cli.options import Form, Lowest, ScoreColumn, SeedColumn, VerdictOptions
-from ettsweep.cli.parsers import parse_location
+from ettsweep.cli.parsers import parse_location, parse_path
 from ettsweep.console import Format, print_note, print_table
 from ettsweep.errors import InputError
 from ettsweep.runs.point import axis_cells
@@ -43,7 +43,8 @@ def verdict(
         typer.Option(help="Judge this point instead of the best one, such as lr=0.02,bs=256.", metavar="POINT"),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option(help="Also write a page with the answer and the map.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Also write a page with the answer and the map.", parser=parse_path, metavar="FILE"),
     ] = None,
     runs: Annotated[int, typer.Option(min=0, help="List at most this many runs that narrow the bound most.")] = 6,
     rule: Annotated[
@@ -94,7 +95,8 @@ def verdict(
         members.append(known)
         notes |= dict.fromkeys(more)
     points = [
-        None if at is None else state.resolve_point(parse_point(at, "--at", [*state.study.axes])) for state in states
+        None if at is None else state.resolve_point(parse_point(at, "--at", state.study.centre, state.study.free))
+        for state in states
     ]
     verdicts = [state.verdict(point) for state, point in zip(states, points, strict=True)]
     views = make_views(verdicts)

@@ -64,8 +64,8 @@ class OwnCodeRecipe(Recipe):
     snapshot: Annotated[bool, NotInId()] = True
     keep: Annotated[Patterns | None, NotInId()] = None
     seeds: Annotated[Literal["none"] | None, NotInId()] = None
-    inputs: Annotated[tuple[str, ...], NotInId(), Field(strict=False)] = ()
-    usual_axes: Annotated[tuple[str, ...] | None, NotInId(), Field(strict=False)] = None
+    inputs: Annotated[tuple[str, ...], NotInId(), InFile("_inputs"), Field(strict=False)] = ()
+    usual_axes: Annotated[tuple[str, ...] | None, NotInId(), InFile("_usual_axes"), Field(strict=False)] = None
 
 
 SomeRecipe = TypeVar("SomeRecipe", bound=OwnCodeRecipe)

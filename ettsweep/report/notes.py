@@ -215,7 +215,7 @@ def _further_runs(verdict: Verdict) -> int:
 
 def _next_step(verdict: Verdict) -> tuple[str, str, bool]:
     """Return the words, the command without --sweep and --strategy, and whether it names its run already."""
-    if not verdict.study.sweep:  # of a table
+    if verdict.study.stated_seeds:  # of a table
         decided = verdict.verdict == "optimal"
         return (
             "nothing: no more runs are needed" if decided else "add runs: `ettsweep verdict` lists the best",

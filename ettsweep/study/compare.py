@@ -271,7 +271,7 @@ def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
             raise InputError(f"{text}: no point of it is finished yet")
         point = verdict.point
     else:
-        point = state.resolve_point(parse_point(at, text, [*study.axes]), text)
+        point = state.resolve_point(parse_point(at, text, study.centre, study.free), text)
     runs = [
         run
         for run in run_index.family_runs(study.base, study.axes)

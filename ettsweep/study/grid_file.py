@@ -483,7 +483,7 @@ def make_sweep_spec(
         grid=path.name,
         recipe=recipe,
         mlp_factor=grid.mlp_factor,
-        centres={name: {axis: centre[axis] for axis in axes} for name, centre in centres.items()},
+        centres=centres,
         axes=axes,
         seeds=grid.seeds,
         criterion=_criterion(grid, recipe, path) or None,  # None is left out of the sweep's file
@@ -629,14 +629,13 @@ def _run_grid(
     block = {key: value for key, value in grid.run.items() if key != "trainable"}
     if "seeds" in block:
         raise InputError(f"{source.file}: run: seeds belongs beside `run:`, not in it")
-    for key in ("inputs", "usual_axes"):
-        if key in block:
-            raise InputError(f"{source.file}: run: unknown key {key}")
+    if hidden := [key for key in block if str(key).startswith("_")]:
+        raise InputError(f"{source.file}: run: unknown key {hidden[0]}")
     if further:
         # An axis that the file does not state is none, unlike where lr and wd are all.
-        block["usual_axes"] = [name for name in USUAL_AXES if name in stated]
+        block["_usual_axes"] = [name for name in USUAL_AXES if name in stated]
     if further or variant:
-        block["inputs"] = [*further, *variant]
+        block["_inputs"] = [*further, *variant]
     if has_no_seed:
         if "seeds" not in kind.schema.model_fields:
             raise InputError(f"{source.file}: seeds: none is for code without a seed, but runs of {name} have one")

@@ -34,7 +34,7 @@ MAX_UNEVEN = 0.25
 """Share of a step, in log, by which listed values may be off even steps and still count as even."""
 
 LEAST_STEP = 2**-10
-"""Shortest even step in log2."""
+"""Shortest step."""
 
 LIST_DIGITS = 12
 """Significant digits of values computed beside listed ones: else rounding would show."""
@@ -61,7 +61,7 @@ class Axis(StrictModel):
 
     low: Offset = 0.0
     high: Offset = 0.0
-    step: Annotated[float, Field(gt=0, le=64)] = 1.0
+    step: Annotated[float, Field(ge=LEAST_STEP, le=64)] = 1.0
     fixed: bool = False
     values: Annotated[tuple[PositiveFloat, ...], Field(strict=False)] = ()
     factor: PositiveFloat = 1.0
@@ -83,13 +83,12 @@ class Axis(StrictModel):
         places = [to(value) for value in listed]
         middle, last = places[(len(listed) - 1) // 2], len(listed) - 1
         step = (places[-1] - places[0]) / last if last else 1.0
+        step = max(LEAST_STEP, step) if fields.get("scale") == "linear" else step
         ends = {"low": places[0] - middle, "high": places[-1] - middle, "step": step}
         return {**ends, "values": listed, "zero": len(listed) < len(values), **fields}
 
     @model_validator(mode="after")
     def _not_empty(self) -> "Axis":
-        if self.scale == "log" and not self.values and self.step < LEAST_STEP:
-            raise ValueError(f"a step of at least {LEAST_STEP:g} is expected, got {self.step:g}")
         if self.low > self.high:
             raise ValueError(f"empty range: {self.low:g} is above {self.high:g}")
         if any(high <= low for low, high in itertools.pairwise(self.values)):
@@ -324,18 +323,20 @@ def is_traded_the_same_way(axes: Axes) -> bool:
     return any(axis.trade == "same" for axis in axes.values())
 
 
-def parse_point(text: str, option: str, names: Collection[str]) -> Point:
+def parse_point(text: str, option: str, centre: Point, free: Collection[str]) -> Point:
     """Parse a point, the value of `option`: `lr=0.02,bs=256`, or the values alone in the order of the axes.
 
     Args:
-        text: the value.
+        text: the value; fixed axes may be left out.
         option: its name, for messages.
-        names: of the axes.
+        centre: of the lattice.
+        free: names of its free axes.
 
     Raises:
         InputError: an axis is missing or unknown, or a value is no number of at least 0.
     """
     parts = [part.strip() for part in text.split(",")]
+    names = list(centre.values) if len(parts) == len(centre.values) else list(free)
     stated = dict[str, str]()
     for part, name in zip(parts, names, strict=False):
         key, equals, value = part.partition("=")
@@ -349,10 +350,11 @@ def parse_point(text: str, option: str, names: Collection[str]) -> Point:
         if not (0 <= number < math.inf and (number or name != EDGE_AXIS)):
             break
         values[name] = number
-    if len(values) < len(names):
-        example = ",".join(f"{name}={EXAMPLES.get(name, '1')}" for name in names)
-        raise InputError(f"{option}: {','.join(names)} is expected, such as {example}, got {text!r}")
-    return Point(values)
+    if len(values) < max(1, len(names)):
+        every = list(centre.values)
+        example = ",".join(f"{name}={EXAMPLES.get(name, '1')}" for name in every)
+        raise InputError(f"{option}: {','.join(every)} is expected, such as {example}, got {text!r}")
+    return centre.at(**values)
 
 
 EXAMPLES = {"lr": "2^-6", "wd": "0.5"}

@@ -86,7 +86,7 @@ class SweepSpec(StrictModel):
             own = {} if base.trainable == BUILT_IN else {"variant": part.values, "linear": linear}
             base = base.model_copy(update=own) if any(own.values()) else base
             axes = {axis_name: axis.around(centre[axis_name]) for axis_name, axis in self.axes.items()}
-            points = tuple(expand(Point(centre), axes))
+            points = tuple(expand(Point({axis: centre[axis] for axis in axes}), axes))
             # With a sampler, the ranges only bound what it may suggest.
             grid_points: tuple[Point, ...] = () if self.searched else points
             # `expand` runs from the lowest values to the highest: these are opposite corners.

@@ -401,7 +401,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("status --results asked --model VIT-N8-L1-H2-P4-I8-C1-K10", "no run or study matches; did you mean 'vit-n8"),
         ("verify-optimum --results empty", "no sweeps yet; `ettsweep grid --model vit-digits --results empty` starts one"),
         ("verify-optimum --results asked --strategy ntk", "--strategy ntk: no study matches; available: standard\n"),
-        ("verify-optimum --results asked --at 1", "--at: LR,WD is expected"),
+        ("verify-optimum --results asked --at 1,2,3", "--at: lr,wd is expected"),
         ("show fff --results empty", "no run starts with 'fff'; `ettsweep status --results empty` lists them"),
         ("watch --results empty", "no runs to watch"),
         ("cancel --results empty", "select runs by id"),

@@ -98,7 +98,7 @@ def test_sweeps_and_their_points_are_compared_by_seed(call: Call, tmp_path: Path
         ("standard", "one of a/standard, b/standard is expected"),
         ("a/mup", "no sweep of results has this strategy"),
         ("a:0.3,0.1", "a:0.3,0.1: lr 0.3 is no point of a"),
-        ("a:x", "a:x: LR,WD is expected"),
+        ("a:x", "a:x: lr,wd is expected"),
     ]:
         assert problem in call("compare", first, "b", code=2).err
     assert (

@@ -80,7 +80,7 @@ def test_home_is_expanded_in_every_option_that_is_a_path(tmp_path: Path, monkeyp
             assert str(value) == str(tmp_path / "x"), option
             expanded.add(option.rpartition(" ")[2])
     assert expanded == {
-        *("--results", "--launch", "--data", "--out", "--optuna", "--spec", "--input", "--tokenizer", "path"),
+        *("--results", "--launch", "--data", "--out", "--optuna", "--page", "--spec", "--input", "--tokenizer", "path"),
         *("first", "second", "source", "grid"),
     }
 

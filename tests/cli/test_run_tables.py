@@ -8,6 +8,7 @@ from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
 from ettsweep.runs.spec import RunSpec
+from ettsweep.study.sweep_store import StudiesByFamily
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -37,8 +38,8 @@ def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
     before = tree()
     run_index = load_run_index(results)
     for run in run_index.runs.values():
-        status_row(run, "-")
-        describe_run(run_index, run.id, {})
+        status_row(run, StudiesByFamily(()))
+        describe_run(run_index, run.id, StudiesByFamily(()))
     assert tree() == before
 
 
@@ -47,11 +48,11 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
     evaluate(attempt, 6, 0.9, 0.8)
     first, last = {"step": 3, "progress": 0.125, "wall_s": 9.0}, {"step": 6, "progress": 0.25, "wall_s": 9.5}
     attempt.append(attempt.timings_path, [first, last])  # 4 s a run, once it has started
-    row = status_row(load_run_index(results).runs[spec.run_id], "w8")
+    row = status_row(load_run_index(results).runs[spec.run_id], StudiesByFamily(()))
     assert state_note(row) == f"on {socket.gethostname()}, about 3 s left"
     assert row == {
         "run": spec.run_id,
-        "sweep": "w8",
+        "sweep": "-",
         "family": spec.family_id,
         "model": "vit-n8-l1-h2-p4-i8-c1-k10",
         "task": "digits",
@@ -81,7 +82,7 @@ def test_progress_is_of_the_steps_that_were_trained(results: Path, spec: RunSpec
     assert RunDir(attempt.run).finish({"status": "diverged", "score": None, "diverged_step": 6}, history)
 
     def told() -> dict[str, object]:
-        row = status_row(load_run_index(results).runs[spec.run_id], "-")
+        row = status_row(load_run_index(results).runs[spec.run_id], StudiesByFamily(()))
         return {key: row[key] for key in ("state", "progress", "best_score")}
 
     assert told() == {"state": "diverged", "progress": 6 / spec.schedule.total_steps, "best_score": None}

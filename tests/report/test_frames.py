@@ -79,10 +79,10 @@ def test_common_coordinates_have_the_same_bulk_step(sample: Made) -> None:
     """AdamW's factor of the bulk is n^((s - 3) / 2) (eq:AdamWlambdaG-preview-Q), and n is 32; lr wd stays."""
     for strategy, s in (("ntk", 0.0), ("hybrid", 0.5), ("mup", 1.0)):
         frame, shift = points(sample, strategy), 5 * (s - 3) / 2
-        assert (frame["common_log2_lr"] - frame["log2_lr"]).tolist() == pytest.approx([shift] * len(frame))
-        assert (frame["common_log2_wd"] - frame["log2_wd"]).tolist() == pytest.approx([-shift] * len(frame))
+        assert (frame["common_log2_lr"] - frame["x_log2"]).tolist() == pytest.approx([shift] * len(frame))
+        assert (frame["common_log2_wd"] - frame["y_log2"]).tolist() == pytest.approx([-shift] * len(frame))
     standard = points(sample, "standard")
-    assert standard["common_log2_lr"].tolist() == pytest.approx(standard["log2_lr"].tolist())
+    assert standard["common_log2_lr"].tolist() == pytest.approx(standard["x_log2"].tolist())
 
 
 def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:

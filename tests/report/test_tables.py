@@ -12,7 +12,7 @@ from support.made_sweep import FRESH, SEEDS, Made, loss_at
 
 from ettsweep.report import tables
 from ettsweep.report.families import judged_families
-from ettsweep.report.tables import RUN_COLUMNS, runs_table, to_latex, to_markdown
+from ettsweep.report.tables import runs_table, to_latex, to_markdown
 from ettsweep.report.verdict_view import headline
 from ettsweep.runs.index import Run
 
@@ -135,7 +135,7 @@ def test_files_round_trip(sample: Made, tmp_path: Path) -> None:
     assert {p.name for p in folder.iterdir()} == {p.name for p in paths}, "no temporary files are left"
     table = runs_table(sample.runs)
     pd.testing.assert_frame_equal(pd.read_parquet(folder / "runs.parquet"), table)
-    types = {name: table[name].dtype for name in RUN_COLUMNS}
+    types = {str(name): table[name].dtype for name in table}
     back = pd.read_csv(folder / "runs.csv", dtype=types)
     pd.testing.assert_frame_equal(back, table, check_exact=True)
 

@@ -27,7 +27,7 @@ def truth(rng: np.random.Generator) -> dict[Cell, float]:
 
 
 def judged(scores: Mapping[Cell, float], margin: float | None) -> Verdict:
-    rows = [Score(2.0**i, 2.0**j, 0, score) for (i, j), score in scores.items()]
+    rows = [Score({"lr": 2.0**i, "wd": 2.0**j}, 0, score) for (i, j), score in scores.items()]
     recipe = TableRecipe(source="scores.csv", column="loss", mode="min")
     study, runs, _ = make_study(rows, recipe, Criterion(margin=margin))
     return evaluate(study, runs).verdict()

@@ -233,7 +233,7 @@ def test_a_given_start_needs_no_centre(path: Path) -> None:
 
 
 def test_options_win_over_the_file(path: Path) -> None:
-    sweep_spec = load_sweep_spec(path, ["ntk"], [], "-2:0:0.5", "fixed", [7])
+    sweep_spec = load_sweep_spec(path, ["ntk"], [], {"lr": "-2:0:0.5", "wd": "fixed"}, [7])
     assert list(sweep_spec.centres) == ["ntk"]
     assert sweep_spec.axes["lr"].offsets() == [-2, -1.5, -1, -0.5, 0]
     assert sweep_spec.axes["wd"].fixed

@@ -283,7 +283,10 @@ def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable
             )
             == point
         )
-        assert evaluate(study, runs).resolve_point(parse_point(str(point).strip("()"), "--at")) == point
+        assert (
+            evaluate(study, runs).resolve_point(parse_point(str(point).strip("()"), "--at", study.centre, study.free))
+            == point
+        )
     with pytest.raises(
         InputError, match=r"--at: lr 0\.007890625 is no point of vit-digits standard; the nearest is 2\^-7"
     ):

@@ -14,6 +14,7 @@ from ettsweep.strategies.strategy import map_point
 from ettsweep.study.lattice import PRINTED_TOLERANCE, Axis, expand, neighbours, parse_point
 
 FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)
+CENTRE = Point.of(lr=1.0, wd=1.0)
 STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]
 
 
@@ -160,8 +161,10 @@ def test_wd_zero_is_a_point_of_its_own() -> None:
 
 
 def test_a_point_is_read_as_lr_and_wd() -> None:
-    assert parse_point("20,4e-5", "--at") == Point.of(lr=20.0, wd=4e-5)
-    assert parse_point("1e-3, 0", "--at") == Point.of(lr=1e-3, wd=0.0)
+    assert parse_point("20,4e-5", "--at", CENTRE, ["lr", "wd"]) == Point.of(lr=20.0, wd=4e-5)
+    assert parse_point("wd=4e-5,lr=20", "--at", CENTRE, ["lr", "wd"]) == Point.of(lr=20.0, wd=4e-5)
+    assert parse_point("20", "--at", CENTRE, ["lr"]) == Point.of(lr=20.0, wd=1.0), "fixed"
+    assert parse_point("1e-3, 0", "--at", CENTRE, ["lr", "wd"]) == Point.of(lr=1e-3, wd=0.0)
 
 
 @pytest.mark.parametrize(
@@ -170,5 +173,5 @@ def test_a_point_is_read_as_lr_and_wd() -> None:
 )
 def test_a_point_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError) as error:
-        parse_point(text, "--at")
-    assert str(error.value) == f"--at: LR,WD is expected, such as 2^-6,0.5, got {text!r}"
+        parse_point(text, "--at", CENTRE, ["lr", "wd"])
+    assert str(error.value) == f"--at: lr,wd is expected, such as lr=2^-6,wd=0.5, got {text!r}"

@@ -64,7 +64,7 @@ def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Pa
     [
         ({}, True),
         ({"criterion": CriterionOptions(confidence=0.9)}, True),
-        ({"axes": {"lr": Axis(low=-3, high=5), "wd": Axis(low=-1, high=1)}}, False),
+        ({"axes": {"lr": Axis(low=-3, high=5), "wd": Axis(fixed=True)}}, False),
     ],
 )
 def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_stay(

@@ -26,7 +26,9 @@ LOSSES = {
 
 def judged(mode: Literal["min", "max"], margin_is: Margin, margin: float, scale: float, shift: float = 0.0) -> Verdict:
     """Return the verdict on the losses, each times `scale` after a shift; negative for scores that are to be high."""
-    scores = [Score(2.0**i, 2.0**j, seed, scale * (loss + shift)) for (i, j, seed), loss in LOSSES.items()]
+    scores = [
+        Score({"lr": 2.0**i, "wd": 2.0**j}, seed, scale * (loss + shift)) for (i, j, seed), loss in LOSSES.items()
+    ]
     recipe = TableRecipe(source="scores.csv", column="score", mode=mode, margin_is=margin_is)
     study, runs, _ = make_study(scores, recipe, Criterion(margin=margin))
     return evaluate(study, runs).verdict()

@@ -117,6 +117,6 @@ def searched(low: Steps, high: Steps) -> pd.DataFrame:
 
 def neighbours_of(centre: Point, axis: Axis) -> list[Steps]:
     """Return the neighbours of a point as a verdict has them, in steps from it."""
-    moved = (tuple(map(log2, point)) for point in neighbours(centre, axis, axis))
+    moved = (tuple(map(log2, point)) for point in neighbours(centre, dict.fromkeys(centre.values, axis)))
     lr, wd = map(log2, centre)
     return [(round(i - lr), round(j - wd)) for i, j in moved]

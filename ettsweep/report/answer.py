@@ -53,7 +53,7 @@ def answer_at(state: StudyState, verdict: Verdict) -> str:
     text = f"At {point_text(point)}, {metric.label} is {score_text(verdict.score, metric)}."
     posterior = state.posterior(point) if isinstance(state, BoundRule) else None
     if posterior is None or posterior.noise.source == "unknown":
-        return f"{text} The noise is unknown: {answer(verdict)}"
+        return f"{text} Its noise is unknown, so nothing bounds what neighbours gain. {answer(verdict)}"
     confidence, origin = verdict.study.criterion.confidence, state.steps(point, point)
     around = [state.steps(neighbour.point, point) for neighbour in verdict.neighbours]
     known = [position for position in around if position in posterior.positions]

@@ -402,11 +402,12 @@ def _short(value: object) -> str:
 def one_value(name: str, values: Collection[float]) -> tuple[dict[float, float], list[str]]:
     """Return the value that each counts as, and notes: values that differ only by rounding are one.
 
-    Of these, the one with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2.
+    Of these, the one with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2. Whole
+    numbers above 1 are exact: 1090 and 1095 steps of warm-up are two values.
     """
     groups = list[list[float]]()
     for value in sorted(values):
-        if groups and value <= groups[-1][0] * (1 + ROUNDING):
+        if groups and value <= groups[-1][0] * (1 + ROUNDING) and not (value.is_integer() and value > 1):
             groups[-1].append(value)
         else:
             groups.append([value])

@@ -21,11 +21,19 @@ from ettsweep.kinds.template import (
     Value,
     names_in,
     split_words,
-    variable_of,
     written,
 )
 from ettsweep.project_code import Patterns, ProjectCode, find_code, project_root
-from ettsweep.runs.spec import TRAINING_LOSSES, USUAL_AXES, Block, Kind, Labels, Place, RecipeInfo
+from ettsweep.runs.spec import (
+    TRAINING_LOSSES,
+    USUAL_AXES,
+    Block,
+    Kind,
+    Labels,
+    Place,
+    RecipeInfo,
+    variable_of,
+)
 from ettsweep.schema import NotInId, OmitFromIdAt, Positive, StrictModel, locating
 from ettsweep.strategies.strategy import parse_strategy, strategy_name
 from ettsweep.units import seconds_of

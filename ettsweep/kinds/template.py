@@ -85,11 +85,6 @@ def names_in(texts: Iterable[str], known: Sequence[str] = PLACEHOLDERS) -> set[s
     return {part.name for text in texts for part in parse(text, tuple(known)) if isinstance(part, Placeholder)}
 
 
-def variable_of(name: str) -> str:
-    """Return the variable that has the value of an axis or variant."""
-    return "ETTSWEEP_" + re.sub(r"\W", "_", name).upper()
-
-
 def rendered(text: str, values: Mapping[str, Value]) -> str:
     """Return a text with its placeholders replaced."""
     parts = parse(text, tuple(values))

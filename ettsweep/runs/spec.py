@@ -9,6 +9,7 @@ Only its own kind reads a recipe: others read its `RecipeInfo`, or call function
 grid file. None of it imports torch or reads samples.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -538,6 +539,11 @@ def with_field(recipe: SomeModel, name: str, value: float) -> SomeModel:
     old = getattr(recipe, head)
     new = with_field(old, rest, value) if rest else round(value) if isinstance(old, int) else value
     return recipe.model_copy(update={head: new})
+
+
+def variable_of(name: str) -> str:
+    """Return the variable that has the value of an axis or variant."""
+    return "ETTSWEEP_" + re.sub(r"\W", "_", name).upper()
 
 
 def id_of_run(family: dict[str, object], values: Mapping[str, float], seed: int, linear: Collection[str] = ()) -> str:

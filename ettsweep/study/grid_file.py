@@ -537,7 +537,10 @@ def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         InputError: a list has fewer than two different values, or one that is not above 0; or the centre is stated too.
     """
-    lists = {name: data[name] for name in ("lr", "wd") if isinstance(data.get(name), list)}
+    forms = {name: data[name] for name in ("lr", "wd") if isinstance(data.get(name), list)}
+    # `axes:` states a list with more beside it.
+    forms |= {name: data[name] for name in ("lr", "wd") if isinstance(data.get(name), dict) and "values" in data[name]}
+    lists = {name: form["values"] if isinstance(form, dict) else form for name, form in forms.items()}
     if not lists:
         return data
     stated = data.get("centre") or {}
@@ -554,7 +557,8 @@ def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
             numbers = sorted({parse_number(str(value)) for value in values})
         except ValueError:
             numbers = []
-        if len(numbers) < 2 or not 0 < numbers[0] <= numbers[-1] < math.inf:
+        # A wd of 0 is a level of its own.
+        if len(numbers) < 2 or not (numbers[0] > 0 or (name == "wd" and not numbers[0])) or numbers[-1] == math.inf:
             fixed = (
                 f"; for a single value write `{name}: fixed`, and {name} under `centre:`" if len(values) == 1 else ""
             )
@@ -562,7 +566,8 @@ def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:
         if name in centre:
             raise InputError(f"{path}: centre: {name} is the middle of its list; leave it out")
         with locating(Source(str(path))):
-            axes[name] = validate(Axis, Axis.fields_of(numbers), f"{path}: {name}")
+            kept = {"trade": forms[name]["trade"]} if "trade" in forms[name] else {}
+            axes[name] = validate(Axis, Axis.fields_of(numbers, **kept), f"{path}: {name}")
     centre = {**centre, **{name: axis.centre for name, axis in axes.items()}}
     if "run" in data and data.get("wd", "fixed") == "fixed":
         centre.setdefault("wd", 0.0)

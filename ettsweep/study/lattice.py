@@ -1,14 +1,14 @@
-"""The lattice of points (lr, wd) in log2 steps: axes, expansion around a centre, the six neighbours of a point."""
+"""The lattice of points: its axes, such as lr and wd, expansion around a centre, the six neighbours of a point."""
 
 import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, model_validator
 
 from ettsweep.errors import InputError
 from ettsweep.powers import LOG2_DIGITS, parse_number
@@ -24,10 +24,7 @@ POINT_OPTIONS = Source("run", {("lr",): "--lr", ("wd",): "--wd", ("seed",): "--s
 
 
 MAX_OFFSET = 64
-"""Largest offset from a centre in log2; beyond it lr and wd could leave the range of floats."""
-
-
-Offset = Annotated[float, Field(ge=-MAX_OFFSET, le=MAX_OFFSET)]
+"""Largest offset from a centre, and longest step, in log2; beyond it lr and wd could leave the range of floats."""
 
 
 MAX_UNEVEN = 0.25
@@ -57,18 +54,21 @@ class Axis(StrictModel):
         zero: whether 0 is a level of its own, a step below the lowest of `values`.
         trade: how another axis is traded for this one: the `opposite` way, as less lr for more wd, or the `same`, as
             more lr for larger batches.
+        least, most: limits of values, beyond which there are no neighbours.
     """
 
-    low: Offset = 0.0
-    high: Offset = 0.0
-    step: Annotated[float, Field(ge=LEAST_STEP, le=64)] = 1.0
+    low: FiniteFloat = 0.0
+    high: FiniteFloat = 0.0
+    step: PositiveFloat = 1.0
     fixed: bool = False
-    values: Annotated[tuple[PositiveFloat, ...], Field(strict=False)] = ()
+    values: Annotated[tuple[NonNegative, ...], Field(strict=False)] = ()
     factor: PositiveFloat = 1.0
     scale: Literal["log", "linear"] = "log"
     whole: bool = False
     zero: bool = False
     trade: Literal["opposite", "same"] = "opposite"
+    least: FiniteFloat = 0.0
+    most: FiniteFloat | None = None
 
     @classmethod
     def of(cls, values: Sequence[float], **fields: Any) -> "Axis":
@@ -78,17 +78,24 @@ class Axis(StrictModel):
     @staticmethod
     def fields_of(values: Sequence[float], **fields: Any) -> dict[str, Any]:
         """Return the fields of the axis of at least two values, the first of which may be 0."""
-        listed = tuple(value for value in values if value)
-        to = _to_linear(fields.get("scale", "log"))
+        is_linear = fields.get("scale") == "linear"
+        listed = tuple(value for value in values if value or is_linear)
+        to = float if is_linear else math.log2
         places = [to(value) for value in listed]
         middle, last = places[(len(listed) - 1) // 2], len(listed) - 1
         step = (places[-1] - places[0]) / last if last else 1.0
-        step = max(LEAST_STEP, step) if fields.get("scale") == "linear" else step
         ends = {"low": places[0] - middle, "high": places[-1] - middle, "step": step}
         return {**ends, "values": listed, "zero": len(listed) < len(values), **fields}
 
     @model_validator(mode="after")
     def _not_empty(self) -> "Axis":
+        if self.scale == "log":
+            for name, value in ("low", self.low), ("high", self.high), ("step", self.step):
+                least = LEAST_STEP if name == "step" else -MAX_OFFSET
+                if not least <= value <= MAX_OFFSET:
+                    raise ValueError(f"{name}: a number from {least:g} to {MAX_OFFSET} is expected, got {value:g}")
+            if self.values and not self.values[0]:
+                raise ValueError("0 has no place on a log scale")
         if self.low > self.high:
             raise ValueError(f"empty range: {self.low:g} is above {self.high:g}")
         if any(high <= low for low, high in itertools.pairwise(self.values)):
@@ -157,12 +164,12 @@ class Axis(StrictModel):
 
     def reaches(self, value: float, steps: int) -> bool:
         """`True` if there is a value that many steps above another: none is below 0."""
-        if self.zero or not steps:
-            return not steps or self._index(value) + steps >= -1
+        if not steps or (self.zero and self._index(value) + steps <= -1):
+            return not steps or self._index(value) + steps == -1
         moved = self.shifted(value, steps)
-        least = 1 if self.whole and self.scale == "log" else 0
+        least = max(self.least, 1 if self.whole and self.scale == "log" else 0)
         # A whole number that is halved may end as itself.
-        return moved >= least and moved != value
+        return least <= moved <= (math.inf if self.most is None else self.most) and moved != value
 
     def distance(self, value: float, origin: float) -> float:
         """Return how many steps a value is above another one."""
@@ -208,11 +215,11 @@ class Axis(StrictModel):
 
     def _index(self, value: float) -> float:
         """Return the index of a value, a whole number if it is listed or follows the list."""
-        return -1.0 if self.zero and not value else _index(self.values, value / self.factor, self.scale)
-
-
-def _to_linear(scale: str) -> Callable[[float], float]:
-    return math.log2 if scale == "log" else float
+        if self.zero and not value:
+            return -1.0
+        index = _index(self.values, value / self.factor, self.scale)
+        # Beyond its ends a list of whole numbers is rounded.
+        return float(round(index)) if self.whole and self._listed(round(index)) == value else index
 
 
 INDEX_TOLERANCE = 1e-6
@@ -263,6 +270,10 @@ def _decades(values: tuple[float, ...]) -> tuple[tuple[float, ...], int] | None:
 # Cached: each run of a study is looked up in each round.
 @functools.lru_cache(maxsize=4096)
 def _index(values: tuple[float, ...], value: float, scale: str) -> float:
+    if scale == "linear" and not values[0] <= value < values[-1]:
+        first, k = _listed(values, -1, scale), 0 if value < values[0] else len(values) - 1
+        index = k + (value - values[k]) / (values[0] - first)
+        return float(round(index)) if abs(index - round(index)) < INDEX_TOLERANCE else index
     k = bisect.bisect_right(values, value) - 1
     while k >= len(values) - 1 and _listed(values, k + 1, scale) <= value:
         k += 1

@@ -399,15 +399,23 @@ def _short(value: object) -> str:
     return str(value) if number is None else f"{number:.6g}"
 
 
+def _is_rounded(low: float, high: float) -> bool:
+    """`True` if one of two values is the other one with fewer digits, but three."""
+    if high > low * (1 + ROUNDING) or (low == round(low) and high == round(high)):
+        return low == high
+    digits = [len(f"{value:.6e}".partition("e")[0].rstrip("0")) - 1 for value in (low, high)]
+    return math.isclose(*(float(f"{value:.{max(3, min(digits))}g}") for value in (low, high)), rel_tol=1e-9)
+
+
 def one_value(name: str, values: Collection[float]) -> tuple[dict[float, float], list[str]]:
     """Return the value that each counts as, and notes: values that differ only by rounding are one.
 
-    Of these, the one with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2. Whole
-    numbers above 1 are exact: 1090 and 1095 steps of warm-up are two values.
+    Of these, the one with most digits counts, up to six: 0.0009765625, not 0.000977, and 0.3, not 0.1 + 0.2. Others
+    that are close, such as 0.995 and 0.999 or 1090 and 1095, are values of their own.
     """
     groups = list[list[float]]()
     for value in sorted(values):
-        if groups and value <= groups[-1][0] * (1 + ROUNDING) and not (value.is_integer() and value > 1):
+        if groups and _is_rounded(groups[-1][0], value):
             groups[-1].append(value)
         else:
             groups.append([value])

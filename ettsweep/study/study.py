@@ -10,7 +10,7 @@ from ettsweep.runs.point import Point, snap_point
 from ettsweep.runs.spec import RunSpec, Seeds, family_of, validated_spec
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.criterion import Criterion, CriterionOptions
-from ettsweep.study.lattice import POINT_OPTIONS, Axes, Axis, free_axes, is_traded_the_same_way, shifted
+from ettsweep.study.lattice import EDGE_AXIS, POINT_OPTIONS, Axes, Axis, free_axes, is_traded_the_same_way, shifted
 
 VariantValues = Mapping[str, str | int | float]
 """Values of `vary:` by name."""
@@ -95,8 +95,9 @@ class Study:
 
     @cached_property
     def free(self) -> dict[str, Axis]:
-        """The axes that are not fixed."""
-        return free_axes(self.axes)
+        """The axes that are not fixed; lr first, in whatever order they are stated."""
+        free = free_axes(self.axes)
+        return {name: free[name] for name in sorted(free, key=lambda name: name != EDGE_AXIS)}
 
     @cached_property
     def map_axes(self) -> list[str]:

@@ -18,14 +18,14 @@ from ettsweep.errors import InputError
 from ettsweep.files import Json, dumps, storage_errors, write_atomic
 from ettsweep.kinds.command import CommandRecipe
 from ettsweep.kinds.function import FunctionRecipe
-from ettsweep.kinds.template import Value, rendered, variable_of, written
+from ettsweep.kinds.template import Value, rendered, written
 from ettsweep.launch.profile import AnyProfile
 from ettsweep.launch.slots import Slot
 from ettsweep.project_code import import_folders
 from ettsweep.provenance import belongs_to_environment, installed_versions, launcher_version
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.spec import BUILT_IN, TRAINING_LOSSES, RunSpec
+from ettsweep.runs.spec import BUILT_IN, TRAINING_LOSSES, RunSpec, variable_of
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.worker.checkpoints import Checkpoint
 from ettsweep.worker.program import OUT_VARIABLE, Command

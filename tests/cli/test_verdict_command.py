@@ -276,6 +276,29 @@ def test_a_verdict_is_the_same_whatever_the_axes_are_called(call: Call, tmp_path
     assert found["evidence"]["noise"] == expected["evidence"]["noise"]
 
 
+def test_a_verdict_is_the_same_in_whatever_order_the_axes_are_stated(call: Call, tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv")
+    found, expected = (
+        json.loads(call("verdict", path, "--min", "--axes", axes, "--format", "json").out)
+        for axes in ("wd,lr", "lr,wd")
+    )
+    for key in ("verdict", "lr", "wd", "evidence"):
+        assert found[key] == expected[key], key
+
+
+@pytest.mark.parametrize("values", [(0.99, 0.995, 0.999), (1085, 1090, 1095)])
+def test_close_values_are_not_taken_for_rounded_ones(call: Call, tmp_path: Path, values: tuple[float, ...]) -> None:
+    rows = "".join(
+        f"{value},{seed},{2 + 0.1 * abs(k - 1) + 0.01 * seed}\n" for k, value in enumerate(values) for seed in range(3)
+    )
+    (tmp_path / "a.csv").write_text("beta2,seed,loss\n" + rows)
+    found = json.loads(call("verdict", tmp_path / "a.csv", "--axes", "beta2", "--format", "json", code=None).out)
+    assert (found["beta2"], sorted(each["beta2"] for each in found["neighbours"])) == (
+        values[1],
+        [values[0], values[2]],
+    )
+
+
 def test_a_markdown_table_is_read(call: Call, tmp_path: Path) -> None:
     text = table(tmp_path / "a.csv").read_text()
     expected = json.loads(call("verdict", tmp_path / "a.csv", "--min", "--format", "json").out)

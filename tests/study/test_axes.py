@@ -195,3 +195,73 @@ def test_a_run_belongs_to_the_families_of_all_sweeps_that_it_fits(grid: Write) -
 def test_an_axis_that_is_no_number_of_the_recipe_is_refused(grid: Write, axis: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         load_sweep_spec(grid(VIT, axes={"lr": AXES["lr"], **axis}))
+
+
+@pytest.mark.parametrize("axis", [Axis.of([64, 96, 128], whole=True), Axis.of([3, 5, 6, 11], whole=True)])
+def test_values_beyond_a_list_of_whole_numbers_are_on_the_lattice(axis: Axis) -> None:
+    steps = [-1, 0, 1, 2, 3, 4, 5, 6]
+    values = [axis.shifted(axis.values[0], k) for k in steps]
+    assert all(value == round(value) for value in values)
+    for k, value in zip(steps, values, strict=True):
+        assert axis.distance(value, axis.values[0]) == k
+        assert axis.shifted(value, 1) == axis.shifted(axis.values[0], k + 1)
+        assert axis.is_on_lattice(axis.values[0], value)
+
+
+def test_even_steps_of_whole_numbers_stay_on_their_lattice(grid: Write) -> None:
+    batch = only(grid(axes={"lr": AXES["lr"], "batch": {"centre": 100, "range": [-2, 1], "whole": True}})).axes["batch"]
+    assert batch.grid(100) == [25, 50, 100, 200]
+    below = batch.shifted(25, -1)
+    assert (below, batch.shifted(below, 1)) == (12, 25)
+
+
+def test_a_linear_list_has_values_of_any_size(grid: Write) -> None:
+    study = only(grid(axes={"lr": AXES["lr"], "batch": {"values": [0, 1000, 2000], "scale": "linear"}}))
+    axis = study.axes["batch"]
+    assert [axis.shifted(1000, k) for k in (-1, 1, 2)] == [0, 2000, 3000]
+    assert [axis.reaches(0, k) for k in (-1, 1)] == [False, True]
+    assert Axis.of([0, 10], scale="linear").shifted(10, 1) == 20
+    assert Axis.of([1000, 1001], scale="linear").distance(1e9, 1000) == 1e9 - 1000
+
+
+def test_no_neighbour_is_beyond_the_limits_of_a_field(grid: Write) -> None:
+    axes = {"lr": {"centre": 0.25, "range": [-1, 0]}, "optimizer.beta2": {"values": [0.9, 0.95, 0.99]}}
+    study = only(grid({**VIT, "axes": axes}))
+    values = {
+        point["optimizer.beta2"] for point in neighbours(Point({"lr": 0.25, "optimizer.beta2": 0.99}), study.axes)
+    }
+    assert values == {0.95, 0.99}
+    stated = {"values": [0.9, 0.95, 0.99], "most": 0.999}
+    assert not only(grid(axes={"lr": AXES["lr"], "batch": stated})).axes["batch"].reaches(0.99, 1)
+
+
+def test_a_list_of_lr_or_wd_may_have_zero_and_a_trade(grid: Write) -> None:
+    content = {key: value for key, value in VIT.items() if key != "centre"}
+    axes = {"lr": {"values": [0.1, 0.2, 0.4], "trade": "same"}, "wd": [0, 0.1, 0.2]}
+    study = only(grid({**content, "axes": axes}))
+    assert {spec.value("wd") for spec in study.specs()} == {0.0, 0.1, 0.2}
+    assert Point.of(lr=0.4, wd=0.2) in neighbours(Point.of(lr=0.2, wd=0.1), study.axes)
+    assert len(neighbours(Point.of(lr=0.2, wd=0.0), study.axes)) == 4
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"batch": {"centre": 64, "range": [-1, 1], "step": "x"}}, "axes.batch: range: [low, high], as offsets"),
+        ({"batch": {"centre": 64, "range": [-1.5, 1]}}, "axes.batch: range: -1.5 is no multiple of the step 1"),
+        ({"batch": {"values": 5}}, "axes.batch: values: a list is expected, got 5"),
+        ({"lr": {"values": None}}, "axes.lr: values: a list is expected, got None"),
+        ({"batch": {"values": [1, 2], "centre": 1}}, "axes.batch: centre: a list of values has none"),
+        ({"lr": {"values": [1, 2], "scale": "linear"}}, "axes.lr: scale: lr has a log scale"),
+        ({"batch": {"values": [0.9, 1.1], "most": 1}}, "axes.batch: 1.1 is above 1"),
+        ({"a.b": [1, 2], "a_b": [1, 2]}, "a.b and a_b: runs have both as ETTSWEEP_A_B; rename one"),
+    ],
+)  # fmt: skip
+def test_a_wrong_form_of_an_axis_is_refused(grid: Write, axes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        only(grid(axes=axes if "a.b" in axes else {**AXES, **axes}))
+
+
+def test_a_centre_is_stated_once(grid: Write) -> None:
+    with pytest.raises(InputError, match=re.escape("centre: lr has its centre under `axes:` too; write it once")):
+        only(grid({**VIT, "centre": {"standard": {"lr": 0.5, "wd": 0.5}}}))

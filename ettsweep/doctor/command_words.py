@@ -5,13 +5,13 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ettsweep.config import read_yaml
 from ettsweep.errors import InputError
-from ettsweep.kinds.template import names_in, parse, split_words
+from ettsweep.kinds.template import PLACEHOLDERS, names_in, parse, split_words
 from ettsweep.runs.score_spec import usual_mode
 
 NAMES = {
@@ -48,6 +48,7 @@ class OwnCommand:
         out: the folder in place of {out}; None without one.
         env: variables that stood before the command.
         score: metric and mode, if a sweep file states them.
+        vary: further parameters of a sweep file that have several values.
     """
 
     words: tuple[str, ...]
@@ -55,11 +56,12 @@ class OwnCommand:
     out: str | None
     env: Mapping[str, str]
     score: Mapping[str, str] | None
+    vary: Mapping[str, Sequence[str | int | float]] = field(default_factory=dict)
 
     @property
     def placeholders(self) -> set[str]:
         """Names of the placeholders of its words."""
-        return names_in(self.words)
+        return names_in(self.words, (*PLACEHOLDERS, *self.vary))
 
     @property
     def name(self) -> str:
@@ -82,9 +84,9 @@ def read_command(text: str) -> OwnCommand:
         words = split_words(text.replace("\\\n", " "))
     except ValueError as error:
         raise InputError(f"--command: {error}") from None
-    numbers, score = dict[str, Sequence[float]](), None
+    numbers, score, vary = dict[str, Sequence[float]](), None, dict[str, Sequence[str | int | float]]()
     if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        words, numbers, score = _sweep_file(read_yaml(Path(words[0])), words[0])
+        words, numbers, vary, score = _sweep_file(read_yaml(Path(words[0])), words[0])
     env = dict[str, str]()
     while words and (variable := _ENVIRONMENT.fullmatch(words[0])):
         env[variable[1]] = _escaped(variable[2])
@@ -93,7 +95,7 @@ def read_command(text: str) -> OwnCommand:
         raise InputError(f"--command: a program and its arguments are expected, got {text!r}")
     replaced, found = list[str](), dict[str, dict[str, str | float]]()  # the values by their text in the command
     for name, sign, value in _options(words):
-        placeholder, place = _placeholder_of(name), _escaped(value)
+        placeholder, place = _placeholder_of(name), _escaped(value, tuple(vary))
         if placeholder and (known := _value(placeholder, value)) is not None:
             found.setdefault(placeholder, {})[name + sign + value] = known
             is_file = placeholder == "out" and value != known
@@ -109,9 +111,9 @@ def read_command(text: str) -> OwnCommand:
     numbers |= {name: (value,) for name, value in single.items() if isinstance(value, float)}
     if "lr" not in numbers and (options := _lr_options(words)):
         raise InputError(f"--command: has no number of lr; add one of the program's options {', '.join(options)}")
-    _check_numbers(numbers, names_in(replaced))
+    _check_numbers(numbers, names_in(replaced, (*PLACEHOLDERS, *vary)))
     out = single.get("out")
-    return OwnCommand(tuple(replaced), numbers, None if out is None else str(out), env, score)
+    return OwnCommand(tuple(replaced), numbers, None if out is None else str(out), env, score, vary)
 
 
 def joined(words: Sequence[str]) -> str:
@@ -187,10 +189,10 @@ def _lr_options(words: Sequence[str]) -> list[str]:
     return [found[name] for name in found if _placeholder_of(name) == "lr"] or list(found.values())
 
 
-def _escaped(word: str) -> str:
+def _escaped(word: str, further: tuple[str, ...] = ()) -> str:
     """Return a word with doubled braces, unless it has placeholders."""
     try:
-        parse(word)
+        parse(word, (*PLACEHOLDERS, *further))
     except ValueError:
         return word.replace("{", "{{").replace("}", "}}")
     return word
@@ -201,8 +203,8 @@ def _escaped(word: str) -> str:
 
 def _sweep_file(
     data: Mapping[str, Any], file: str
-) -> tuple[list[str], dict[str, Sequence[float]], dict[str, str] | None]:
-    """Return the command of a sweep file of Weights & Biases, ranges by placeholder, and metric and mode.
+) -> tuple[list[str], dict[str, Sequence[float]], dict[str, Sequence[str | int | float]], dict[str, str] | None]:
+    """Return the command of a sweep file of Weights & Biases, ranges, variants, and metric and mode.
 
     Raises:
         InputError: it is not such a file, or has features that a command lacks.
@@ -215,6 +217,7 @@ def _sweep_file(
             "--command 'python train.py --lr 3e-4'"
         )
     arguments, numbers = list[str](), dict[str, Sequence[float]]()
+    vary = dict[str, Sequence[str | int | float]]()
     for name, parameter in parameters.items():
         values, placeholder = _parameter(f"{file}: parameters: {name}", parameter), _placeholder_of(str(name))
         if len(values) == 1:
@@ -222,8 +225,12 @@ def _sweep_file(
         elif placeholder in ("lr", "wd", "seed") and all(isinstance(each, int | float) for each in values):
             numbers[placeholder] = values
             arguments.append(f"{name}={{{placeholder}}}")
+        elif "values" in parameter:
+            plain = re.sub(r"[^\w.]", "_", str(name))
+            vary[plain] = [str(each) if isinstance(each, bool) else each for each in values]
+            arguments.append(f"{name}={{{plain}}}")
         else:
-            raise InputError(f"{file}: parameters: {name} has several values; keep one: ettsweep searches lr and wd")
+            raise InputError(f"{file}: parameters: {name} has a range; list its values, and each has a lattice")
     meanings = {
         "${env}": [],
         "${interpreter}": ["python"],
@@ -236,9 +243,9 @@ def _sweep_file(
         raise InputError(f"{file}: command: {unknown[0] or '${program}'} is unknown; pass the command itself")
     metric = data.get("metric")
     if not (isinstance(metric, dict) and "name" in metric):
-        return words, numbers, None
+        return words, numbers, vary, None
     name, mode = str(metric["name"]), "max" if metric.get("goal") == "maximize" else "min"
-    return words, numbers, {"name": name, "mode": mode if usual_mode(name) in (mode, None) else f"{mode}!"}
+    return words, numbers, vary, {"name": name, "mode": mode if usual_mode(name) in (mode, None) else f"{mode}!"}
 
 
 def _parameter(location: str, parameter: object) -> list[Any]:

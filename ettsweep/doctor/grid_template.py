@@ -39,7 +39,7 @@ $more
   # try: --max-steps 50                 # words that make a run short, for `ettsweep try`
   # steps: 5000                         # number of the last step, for progress and time left
   # resume: {checkpoint: '{out}/step-(?P<step>\d+)\.pt', add: '--resume {checkpoint}'}  # else from the start
-centre: $centre
+${vary}centre: $centre
 lr: $lr                                 # log2 from the centre, multiples of the step; or fixed
 wd: $wd
 seeds: $seeds                           # at first; ettsweep adds more where they narrow the bound
@@ -136,7 +136,9 @@ def command_template(command: OwnCommand, path: Path) -> tuple[str, list[str]]:
         "seeds": seeds if len(seeds) > 1 else [seeds[0] + count for count in range(3)],
     }
     text = COMMAND_TEMPLATE.substitute(
-        {name: _one_line_yaml(value) for name, value in values.items()}, more="\n".join(more)
+        {name: _one_line_yaml(value) for name, value in values.items()},
+        more="\n".join(more),
+        vary=f"vary: {_one_line_yaml(dict(command.vary))}\n" if command.vary else "",
     )
     # Check all else before these are known.
     stand_ins = {"score": {"name": "val_loss", "mode": "min"}} | ({"uses": "env"} if "seed" in lacks else {})

@@ -192,13 +192,24 @@ def test_a_sweep_file_is_the_command_that_it_starts(
 
 
 @pytest.mark.usefixtures("project")
+def test_further_parameters_of_a_sweep_file_are_variants(call: Call, tmp_path: Path) -> None:
+    further = {"batch-size": {"values": [8, 16]}, "opt": {"values": ["adamw", "muon"]}}
+    data = WANDB | {"parameters": WANDB["parameters"] | further}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+    content, _ = written(call, "sweep.yaml")
+    assert content["run"]["command"].endswith("--batch-size={batch_size} --opt={opt}")
+    assert {"vary": {"batch_size": [8, 16], "opt": ["adamw", "muon"]}}.items() <= content.items()
+    assert len(load_sweep_spec(tmp_path / "mine.yaml").studies()) == 4
+
+
+@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"parameters": None}, "sweep.yaml: not a sweep file of Weights & Biases, with program and parameters"),
         ({"command": ["${program}", "${args_json}"]}, "sweep.yaml: command: ${args_json} is unknown"),
         ({"parameters": {"lr": {"mu": 1}}}, "sweep.yaml: parameters: lr: value, values, or min and max are expected"),
-        ({"parameters": {"lr": {"value": 0.1}, "batch": {"values": [8, 16]}}}, "batch has several values"),
+        ({"parameters": {"lr": {"value": 0.1}, "batch": {"min": 8, "max": 16}}}, "batch has a range; list its values"),
     ],
 )  # fmt: skip
 def test_a_sweep_file_that_no_command_can_say_is_refused(

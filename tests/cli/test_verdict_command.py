@@ -264,6 +264,28 @@ def test_each_value_of_further_columns_has_a_verdict_of_its_own(call: Call, tmp_
     ]
 
 
+def test_values_that_share_six_digits_are_groups_of_their_own(call: Call, tmp_path: Path) -> None:
+    rows = [(214663680 if width == 1 else 214663712, *rest) for width, *rest in LATTICES]
+    path = table(tmp_path / "a.csv", rows, "N,lr,bs,loss")
+    found = json.loads(call("verdict", path, "--axes", "lr,bs", "--by", "N", "--format", "json", code=None).out)
+    assert [each["model"] for each in found] == ["a.csv N=214663680", "a.csv N=214663712"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--axes", "=lr"), "--axes: NAME or NAME=COLUMN is expected, such as lr or lr=learning_rate, got =lr"),
+        (("--axes", "lr,loss"), "loss is both an axis and the score. Choose another column with --axes or --score"),
+        (("--axes", "lr,bs", "--by", "bs"), "bs is both an axis and a column of --by."),
+        (("--axes", "lr,bs", "--score", "lr"), "lr is both an axis and the score."),
+        (("--axes", "lr,bs", "--seed", "bs"), "bs is both an axis and the seed."),
+    ],
+)
+def test_a_column_has_a_name_and_one_role(call: Call, tmp_path: Path, options: tuple[str, ...], problem: str) -> None:
+    path = table(tmp_path / "a.csv", LATTICES, "N,lr,bs,loss")
+    assert problem in " ".join(call("verdict", path, "--min", *options, code=2).err.split())
+
+
 def test_a_verdict_is_the_same_whatever_the_axes_are_called(call: Call, tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv")
     renamed = table(tmp_path / "b.csv", header="rate,decay,seed,score")

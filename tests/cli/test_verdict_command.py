@@ -370,6 +370,30 @@ def test_a_published_point_is_judged(call: Call, tmp_path: Path) -> None:
     assert "--at: lr,wd is expected, such as lr=2^-6,wd=0.5, got 'lr=3,bs=2'" in refused
 
 
+def test_a_published_point_without_a_bound_is_compared_with_the_best(call: Call, tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", [(0.01, 3), (0.02, 2.7), (0.04, 2.9), (0.16, 3.2)], "lr,loss")
+    worse = call("verdict", path, "--at", "lr=0.01", code=1).out
+    unknown = "There is no bound: the noise is unknown, since each point has one run."
+    best_is = "The best mean of the table is at lr 0.02, better by 10.0%."
+    assert worse.startswith(f"At lr 0.01, loss is 3.0000. {unknown} {best_is}\n")
+    best = call("verdict", path, "--at", "lr=0.02", code=1).out
+    assert f"{unknown} Its mean is the best of the table.\n" in best
+    alone = call("verdict", path, "--at", "lr=0.16", code=1).out
+    assert "No neighbour has a score, so there is no bound. The best mean of the table is at lr 0.02" in alone
+    paper = call("verdict", path, "--rule", "paper", "--at", "lr=0.01", code=1).out
+    assert "The paper's rule has no bound. The best mean of the table is at lr 0.02" in paper
+
+
+def test_bounds_of_a_published_point_are_data(call: Call, tmp_path: Path) -> None:
+    path, at = table(tmp_path / "a.csv"), ("--min", "--at", "lr=2^-11,wd=0.2")
+    found = json.loads(call("verdict", path, *at, "--format", "json", code=1).out)["at"]
+    assert (found["confidence"], found["points"]) == (0.95, 24)
+    assert 0 < found["bound"] <= found["bound_anywhere"] == pytest.approx(1 - 3.0 / 3.194, abs=0.01)
+    (row,) = csv.DictReader(call("verdict", path, *at, "--format", "csv", code=1).out.splitlines())
+    assert float(row["bound"]) == pytest.approx(found["bound"])
+    assert float(row["bound_anywhere"]) == pytest.approx(found["bound_anywhere"])
+
+
 def test_a_page_of_a_table_has_its_map(call: Call, tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", header="lr,bs,seed,loss")
     call("verdict", path, "--axes", "lr,bs", "--page", tmp_path / "page" / "a.html")

@@ -294,6 +294,7 @@ def test_a_verdict_is_the_same_whatever_the_axes_are_called(call: Call, tmp_path
         for each, more in ((renamed, ("--axes", "rate,decay")), (path, ()))
     )
     assert (found["rate"], found["decay"]) == (expected["lr"], expected["wd"])
+    assert not {"lr", "wd"} & {*found, *found["neighbours"][0]}
     assert found["evidence"]["bound"] == expected["evidence"]["bound"]
     assert found["evidence"]["noise"] == expected["evidence"]["noise"]
 

@@ -20,7 +20,7 @@ def verdict(
     source: Annotated[
         str,
         typer.Argument(
-            help="Scores: CSV or TSV with a header, JSON, Parquet; - for standard input.",
+            help="Scores: CSV, TSV or Markdown with a header, JSON, Parquet; - for standard input.",
             metavar="SCORES",
             parser=parse_location,
             show_default=False,
@@ -64,11 +64,11 @@ def verdict(
 ) -> None:
     """Judge a table of scores that you have.
 
-    Which lr and wd are best, how much better could a neighbour be, and which runs would narrow that bound? It trains
-    and keeps nothing. The exit code is 0 if the verdict is "optimal", else 1.
+    Which hyperparameters are best, how much better could a neighbour be, and which runs would narrow that bound? It
+    trains and keeps nothing. The exit code is 0 if the verdict is "optimal", else 1.
     """
     from ettsweep.cli.verdict_tables import note_verdicts, score_note, show_answers, show_families
-    from ettsweep.report.answer import answer_at
+    from ettsweep.report.answer import answer_at, bounds_at
     from ettsweep.report.verdict_view import make_views
     from ettsweep.runs.index import Run
     from ettsweep.study.criterion import resolve_criterion
@@ -110,13 +110,21 @@ def verdict(
             {**view.data, "next": [row for row in following if row.get("model") in (None, view.data["model"])]}
             for view in views
         ]
+        if at is not None:
+            for row, state, judged in zip(data, states, verdicts, strict=True):
+                row["at"] = bounds_at(state, judged)
         print_table([], form, data=data if by else data[0])
-    elif at is not None:
+    elif at is not None and form is Format.TABLE:
         for state, judged in zip(states, verdicts, strict=True):
             print(answer_at(state, judged))
     else:
-        show_answers(views, form)
-        show_families([view.cells for view in views], views, form)
+        rows = [dict(view.cells) for view in views]
+        if at is None:
+            show_answers(views, form)
+        else:
+            for row, state, judged in zip(rows, states, verdicts, strict=True):
+                row |= bounds_at(state, judged)
+        show_families(rows, views, form)
     for note in (*table.notes, *notes):
         print_note(note)
     note_verdicts(views)

@@ -1,10 +1,12 @@
-"""The answer of a verdict in one line: which lr and wd to use, and how much better a neighbour may still be."""
+"""The answer of a verdict in one line: which point to use, and how much better a neighbour may still be."""
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ettsweep.console import format_count
 from ettsweep.quantities import (
+    as_share,
     bound_text,
     confidence_text,
     difference_text,
@@ -18,14 +20,17 @@ from ettsweep.runs.point import Point
 from ettsweep.study.lattice import EDGE_AXIS, shifted
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
-from ettsweep.study.verdict import Bound, Verdict
+from ettsweep.study.verdict import Bound, Verdict, best_point
+
+if TYPE_CHECKING:  # imports NumPy, which is slow
+    from ettsweep.study.posterior import Posterior
 
 AXIS_NAMES = {"lr": "learning rate", "wd": "weight decay"}
 """Names of axes in a sentence for a paper, where they are not those of the sweep."""
 
 
 def answer(verdict: Verdict) -> str:
-    """Return the answer, with three digits for lr and wd; an open verdict starts with `Best so far`."""
+    """Return the answer, with three digits for each value; an open verdict starts with `Best so far`."""
     return " ".join(_sentences(verdict))
 
 
@@ -44,30 +49,73 @@ def point_text(point: Point) -> str:
 
 def answer_at(state: StudyState, verdict: Verdict) -> str:
     """Return by how much a neighbour of the judged point could be better, and any point around it."""
-    from ettsweep.study.bound_rule import BoundRule  # it imports SciPy, which the words of a verdict need not
-
-    point, metric = verdict.point, verdict.study.metric
+    point, metric, found = verdict.point, verdict.study.metric, bounds_at(state, verdict)
     assert point is not None
     if verdict.score is None:
         return f"{point_text(point)} has no score in the table."
     text = f"At {point_text(point)}, {metric.label} is {score_text(verdict.score, metric)}."
-    posterior = state.posterior(point) if isinstance(state, BoundRule) else None
-    if posterior is None or posterior.noise.source == "unknown":
-        return f"{text} Its noise is unknown, so nothing bounds what neighbours gain. {answer(verdict)}"
-    confidence, origin = verdict.study.criterion.confidence, state.steps(point, point)
-    around = [state.steps(neighbour.point, point) for neighbour in verdict.neighbours]
-    known = [position for position in around if position in posterior.positions]
-    others = [position for position in posterior.positions if position != origin]
-    near, anywhere = (bound_text(posterior.bound(origin, each, confidence), metric) for each in (known, others))
-    lacking = (
-        f" {len(around) - len(known)} of {len(around)} neighbours have no score." if len(known) < len(around) else ""
-    )
+    if found["bound"] is None:
+        return f"{text} {_lack_at(state, verdict)} {_best_in_table(state, verdict)}"
+    posterior = posterior_at(state, verdict)
+    assert posterior is not None
+    near, anywhere = (bound_text(found[key], metric) for key in ("bound", "bound_anywhere"))
+    without = sum(n.score is None for n in verdict.neighbours)
+    lacking = f" {without} of {format_count(len(verdict.neighbours), 'neighbour')} have no score." if without else ""
     leader = state.point_at(posterior.ranking[0], point)
     best = "It is the best point of the fit." if leader == point else f"Best of the fit: {point_text(leader)}."
     return (
-        f"{text} A neighbour is better by at most {near}, any of {format_count(len(others), 'point')} around it by at "
-        f"most {anywhere} ({confidence_text(confidence)}).{lacking} {best}"
+        f"{text} A neighbour is better by at most {near}, any of {format_count(found['points'], 'point')} around it by "
+        f"at most {anywhere} ({confidence_text(found['confidence'])}).{lacking} {best}"
     )
+
+
+def bounds_at(state: StudyState, verdict: Verdict) -> dict[str, Any]:
+    """Return the bounds around the judged point, as shares or differences; None if nothing bounds them."""
+    posterior, point, confidence = posterior_at(state, verdict), verdict.point, verdict.study.criterion.confidence
+    if posterior is None or point is None:
+        return {"bound": None, "bound_anywhere": None, "points": 0, "confidence": confidence}
+    origin = state.steps(point, point)
+    around = [state.steps(neighbour.point, point) for neighbour in verdict.neighbours]
+    known = [position for position in around if position in posterior.positions]
+    others = [position for position in posterior.positions if position != origin]
+    near, anywhere = (posterior.bound(origin, each, confidence) if known else None for each in (known, others))
+    return {"bound": near, "bound_anywhere": anywhere, "points": len(others), "confidence": confidence}
+
+
+def posterior_at(state: StudyState, verdict: Verdict) -> "Posterior | None":
+    """Return the posterior around the judged point; None if the noise is unknown."""
+    from ettsweep.study.bound_rule import BoundRule  # it imports SciPy, which the words of a verdict need not
+
+    if verdict.point is None or not isinstance(state, BoundRule):
+        return None
+    posterior = state.posterior(verdict.point)
+    return None if posterior is None or posterior.noise.source == "unknown" else posterior
+
+
+def _lack_at(state: StudyState, verdict: Verdict) -> str:
+    """Return why nothing bounds the gain of a neighbour."""
+    if verdict.study.criterion.rule == "paper":
+        return "The paper's rule has no bound."
+    if all(n.score is None for n in verdict.neighbours):
+        return "No neighbour has a score, so there is no bound."
+    if all(len(seeds) < 2 for seeds in verdict.study.seeds_by_point.values()):
+        return "There is no bound: the noise is unknown, since each point has one run."
+    return "There is no bound: the noise is unknown, since too few runs repeat a point."
+
+
+def _best_in_table(state: StudyState, verdict: Verdict) -> str:
+    """Return which point has the best mean, and how much better that is than the judged one."""
+    metric = verdict.study.metric
+    best = best_point(map(state.score_point, verdict.study.seeds_by_point), metric)
+    assert best is not None
+    assert best.score is not None
+    assert verdict.score is not None
+    gain = metric.worse_by(verdict.score, best.score)
+    if not gain:
+        return "Its mean is the best of the table."
+    share = as_share(gain, verdict.score, metric)
+    by = "" if share is None else f" by {difference_text(share, None, metric, signed=False)}"
+    return f"The best mean of the table is at {point_text(best.point)}, better{by}."
 
 
 def paper_sentence(verdict: Verdict) -> str:

@@ -61,8 +61,10 @@ class Point:
 
 
 def axis_cells(point: Point | None) -> dict[str, float | None]:
-    """Return the values of a point by column of a table, each of which has lr and wd."""
-    return {"lr": None, "wd": None, **(point.values if point else {})}
+    """Return the values of a point by column of a table: lr and wd, or the axes of a point that has others."""
+    usual: dict[str, float | None] = {"lr": None, "wd": None}
+    values = point.values if point else {}
+    return {**usual, **values} if values.keys() <= usual.keys() else {**values}
 
 
 def axis_names(points: Iterable[Point | None]) -> list[str]:

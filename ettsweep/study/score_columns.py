@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 from ettsweep.errors import InputError, nearest_name
@@ -47,10 +48,12 @@ class Columns:
         """Return the columns that options state: axes and `by` are separated by commas, an axis may be NAME=COLUMN.
 
         Raises:
-            InputError: there are more axes than two, or a name is given twice.
+            InputError: there are more axes than two, or a name is empty or given twice.
         """
         pairs = [(name.strip(), column.strip()) for name, _, column in (each.partition("=") for each in _names(axes))]
         named = {name: column or name for name, column in pairs}
+        if "" in named:
+            raise InputError(f"--axes: NAME or NAME=COLUMN is expected, such as lr or lr=learning_rate, got {axes}")
         if len(named) < len(pairs) or len({*named.values()}) < len(pairs):
             raise InputError(f"--axes: {axes} names an axis twice")
         if len(named) > MAX_AXES:
@@ -92,7 +95,7 @@ def find_columns(
         The columns, and a note on guessed ones.
 
     Raises:
-        InputError: columns are missing; one message names all, with the options that help.
+        InputError: columns are missing; one message names all, with the options that help. Or a column has two roles.
     """
     guessed, missing = dict[str, tuple[str, str]](), dict[str, str]()
     axes = dict(stated.axes)
@@ -100,7 +103,8 @@ def find_columns(
         if column not in columns:
             missing[column] = f"--axes {_repaired(axes, name, columns)}"
     for key in ("lr", "wd") if has_axes and not axes else ():
-        if found := _guess(key, columns):
+        found = _guess(key, columns)
+        if found and (key == "lr" or found not in stated.by):
             axes[key] = found
             guessed.update({key: (found, "--axes NAME,NAME")} if found != key else {})
         elif key == "lr":
@@ -121,10 +125,26 @@ def find_columns(
             guessed["score"] = score, "--score NAME"
     if missing:
         raise InputError(_missing_text(source, columns, missing))
+    _check_roles(source, Columns(axes, score, seed, stated.by))
     read = ", ".join(f"{key} is {name}" for key, (name, _) in guessed.items())
     options = dict.fromkeys(option for _, option in guessed.values())
     notes = [f"{source}: {read}; {' '.join(options)} changes it"] if guessed else []
     return Columns(axes, score, seed, stated.by), notes
+
+
+def _check_roles(source: str, columns: Columns) -> None:
+    roles = [
+        *((column, "an axis", "--axes") for column in columns.axes.values()),
+        (columns.score, "the score", "--score"),
+        *([(columns.seed, "the seed", "--seed")] if columns.seed else []),
+        *((column, "a column of --by", "--by") for column in columns.by),
+    ]
+    for (column, role, option), (other, other_role, other_option) in combinations(roles, 2):
+        if column == other and role != other_role:
+            raise InputError(
+                f"{source}: {column} is both {role} and {other_role}. Choose another column with {option} or "
+                f"{other_option}"
+            )
 
 
 def _guess(key: str, columns: Sequence[str]) -> str:

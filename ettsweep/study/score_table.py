@@ -320,8 +320,9 @@ def read_scores(source: str, stated: Columns) -> tuple[list[Scores], ScoreTable]
         notes += rounded
     read = [score._replace(values={name: exact[name][value] for name, value in score.values.items()}) for score in read]
     groups: dict[str, list[int]] = {}
-    for k, row in enumerate(table.rows):
-        name = ", ".join(f"{column}={_short(row.values.get(column))}" for column in columns.by)
+    labels = {column: _labels([row.values.get(column) for row in table.rows]) for column in columns.by}
+    for k in range(len(table.rows)):
+        name = ", ".join(f"{column}={labels[column][k]}" for column in columns.by)
         groups.setdefault(name, []).append(k)
     found = [
         _one_table(name, [read[k] for k in members], [table.rows[k] for k in members], table, notes)
@@ -394,9 +395,13 @@ def _others(table: ScoreTable, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _short(value: object) -> str:
-    number = metric_value(value if isinstance(value, int | float) else str(value))
-    return str(value) if number is None else f"{number:.6g}"
+def _labels(values: Sequence[object]) -> list[str]:
+    """Return a label for each value: numbers have six digits, or all if two of them would have one label."""
+    numbers = [metric_value(value if isinstance(value, int | float) else str(value)) for value in values]
+    short = {n: f"{n:.6g}" for n in numbers if n is not None}
+    if len({*short.values()}) < len(short):
+        short = {n: repr(n).removesuffix(".0") for n in short}
+    return [str(v) if n is None else short[n] for v, n in zip(values, numbers, strict=True)]
 
 
 def _is_rounded(low: float, high: float) -> bool:

@@ -160,7 +160,8 @@ class Sweep:
 
     def _common_axes(self, sweep_specs: Sequence[SweepSpec], names: Iterable[str]) -> dict[str, Axis] | None:
         if any(sweep_spec.axes != sweep_specs[0].axes for sweep_spec in sweep_specs):
-            problem = "its strategies have different ranges; choose one with --strategy"
+            several = "variants" if sweep_specs[0].variants else "strategies"
+            problem = f"its {several} have different ranges; choose one with --strategy"
             raise InputError(f"sweep {self.name}: {problem}: {', '.join(names)}")
         return sweep_specs[0].axes if sweep_specs else None
 

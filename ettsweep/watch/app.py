@@ -56,15 +56,17 @@ class Table(DataTable[Text]):
     def show(self, rows: Mapping[str, Row]) -> None:
         """Show rows, without empty columns."""
         selected, place, offset = self.selected_key, self.cursor_row, self.scroll_offset
-        columns = next(iter(rows.values()), {})
-        names = [name for name in columns if any(row[name] for row in rows.values())]
+        columns = dict[str, Text]()
+        for row in rows.values():  # families may differ in their axes
+            columns |= row
+        names = [name for name in columns if any(row.get(name) for row in rows.values())]
         self.clear(columns=True)
         for name in names:
             # Set the width: the table measures columns only after drawing.
-            width = max(len(name), *(row[name].cell_len for row in rows.values()))
+            width = max(len(name), *(row[name].cell_len for row in rows.values() if name in row))
             self.add_column(Text(name, justify=columns[name].justify), width=width)
         for key, row in rows.items():
-            self.add_row(*(row[name] for name in names), key=key)
+            self.add_row(*(row.get(name, Text()) for name in names), key=key)
         # If the selected row is gone, select the row in its place.
         self.move_cursor(row=[*rows].index(selected) if selected in rows else place)
         self.scroll_to(*offset, animate=False)
@@ -200,7 +202,9 @@ class WatchScreen(App[None]):
         table.border_title = f" families: {table.row_count}{hidden} "
         if family := self.family:
             part = "" if self._lattice.is_whole else ", in part"
-            self._middle.border_title = f" {format_cell(family.title)}: lr across, wd up{part} "
+            directions = zip(family.study.map_axes, ("across", "up"), strict=False)
+            axes = ", ".join(f"{name} {direction}" for name, direction in directions)
+            self._middle.border_title = f" {format_cell(family.title)}: {axes}{part} "
 
     @property
     def family(self) -> FamilyView | None:

@@ -45,9 +45,9 @@ l, enter    follow the log of the selected run; q returns
 c           cancel the selected run, after confirmation
 q, ctrl-c   quit; the runs keep running
 
-The lattice has a row for each wd, shifted by half a cell per step:
-the six neighbours of a point touch it. Lighter colours are
-better scores. A verdict followed by ... is out of date: runs have
+The lattice has a row for each value of its second axis, shifted
+by half a cell per step: the six neighbours of a point touch it.
+Lighter colours are better scores. A verdict followed by ... is out of date: runs have
 finished since.
 
 {LEGEND}

@@ -1,4 +1,4 @@
-"""A lattice in characters: a row for each wd, shifted by half a cell per step to make neighbours touch.
+"""A lattice in characters: a row for each value of the second axis, shifted by half a cell so that neighbours touch.
 
 A cell shows its score or a sign for its state, and its colour shows how good it is.
 """

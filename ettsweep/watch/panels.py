@@ -52,7 +52,9 @@ def family_row(family: FamilyView) -> Row:
         "runs": _number(f"{finished}/{counts.total()}"),
         "failed": _number(counts[State.FAILED], "red"),
         "verdict": label,
-        **{name: _power(name, verdict.cells[name] if verdict else None) for name in axis_cells(family.study.centre)},
+        **{
+            name: _power(name, verdict.cells.get(name) if verdict else None) for name in axis_cells(family.study.centre)
+        },
         "score": _number(verdict.mean if verdict else ""),
         "training": _number(counts[State.RUNNING], "cyan"),
     }

@@ -264,6 +264,28 @@ def test_each_value_of_further_columns_has_a_verdict_of_its_own(call: Call, tmp_
     ]
 
 
+def test_values_that_share_six_digits_are_groups_of_their_own(call: Call, tmp_path: Path) -> None:
+    rows = [(214663680 if width == 1 else 214663712, *rest) for width, *rest in LATTICES]
+    path = table(tmp_path / "a.csv", rows, "N,lr,bs,loss")
+    found = json.loads(call("verdict", path, "--axes", "lr,bs", "--by", "N", "--format", "json", code=None).out)
+    assert [each["model"] for each in found] == ["a.csv N=214663680", "a.csv N=214663712"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--axes", "=lr"), "--axes: NAME or NAME=COLUMN is expected, such as lr or lr=learning_rate, got =lr"),
+        (("--axes", "lr,loss"), "loss is both an axis and the score. Choose another column with --axes or --score"),
+        (("--axes", "lr,bs", "--by", "bs"), "bs is both an axis and a column of --by."),
+        (("--axes", "lr,bs", "--score", "lr"), "lr is both an axis and the score."),
+        (("--axes", "lr,bs", "--seed", "bs"), "bs is both an axis and the seed."),
+    ],
+)
+def test_a_column_has_a_name_and_one_role(call: Call, tmp_path: Path, options: tuple[str, ...], problem: str) -> None:
+    path = table(tmp_path / "a.csv", LATTICES, "N,lr,bs,loss")
+    assert problem in " ".join(call("verdict", path, "--min", *options, code=2).err.split())
+
+
 def test_a_verdict_is_the_same_whatever_the_axes_are_called(call: Call, tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv")
     renamed = table(tmp_path / "b.csv", header="rate,decay,seed,score")
@@ -272,6 +294,7 @@ def test_a_verdict_is_the_same_whatever_the_axes_are_called(call: Call, tmp_path
         for each, more in ((renamed, ("--axes", "rate,decay")), (path, ()))
     )
     assert (found["rate"], found["decay"]) == (expected["lr"], expected["wd"])
+    assert not {"lr", "wd"} & {*found, *found["neighbours"][0]}
     assert found["evidence"]["bound"] == expected["evidence"]["bound"]
     assert found["evidence"]["noise"] == expected["evidence"]["noise"]
 
@@ -369,6 +392,30 @@ def test_a_published_point_is_judged(call: Call, tmp_path: Path) -> None:
     assert "Best of the fit: lr 0.000977, wd 0.1." in worse
     refused = call("verdict", path, "--min", "--at", "lr=3,bs=2", code=2).err
     assert "--at: lr,wd is expected, such as lr=2^-6,wd=0.5, got 'lr=3,bs=2'" in refused
+
+
+def test_a_published_point_without_a_bound_is_compared_with_the_best(call: Call, tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", [(0.01, 3), (0.02, 2.7), (0.04, 2.9), (0.16, 3.2)], "lr,loss")
+    worse = call("verdict", path, "--at", "lr=0.01", code=1).out
+    unknown = "There is no bound: the noise is unknown, since each point has one run."
+    best_is = "The best mean of the table is at lr 0.02, better by 10.0%."
+    assert worse.startswith(f"At lr 0.01, loss is 3.0000. {unknown} {best_is}\n")
+    best = call("verdict", path, "--at", "lr=0.02", code=1).out
+    assert f"{unknown} Its mean is the best of the table.\n" in best
+    alone = call("verdict", path, "--at", "lr=0.16", code=1).out
+    assert "No neighbour has a score, so there is no bound. The best mean of the table is at lr 0.02" in alone
+    paper = call("verdict", path, "--rule", "paper", "--at", "lr=0.01", code=1).out
+    assert "The paper's rule has no bound. The best mean of the table is at lr 0.02" in paper
+
+
+def test_bounds_of_a_published_point_are_data(call: Call, tmp_path: Path) -> None:
+    path, at = table(tmp_path / "a.csv"), ("--min", "--at", "lr=2^-11,wd=0.2")
+    found = json.loads(call("verdict", path, *at, "--format", "json", code=1).out)["at"]
+    assert (found["confidence"], found["points"]) == (0.95, 24)
+    assert 0 < found["bound"] <= found["bound_anywhere"] == pytest.approx(1 - 3.0 / 3.194, abs=0.01)
+    (row,) = csv.DictReader(call("verdict", path, *at, "--format", "csv", code=1).out.splitlines())
+    assert float(row["bound"]) == pytest.approx(found["bound"])
+    assert float(row["bound_anywhere"]) == pytest.approx(found["bound_anywhere"])
 
 
 def test_a_page_of_a_table_has_its_map(call: Call, tmp_path: Path) -> None:

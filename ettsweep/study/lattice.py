@@ -363,7 +363,7 @@ def parse_point(text: str, option: str, centre: Point, free: Collection[str]) ->
         values[name] = number
     if len(values) < max(1, len(names)):
         every = list(centre.values)
-        example = ",".join(f"{name}={EXAMPLES.get(name, '1')}" for name in every)
+        example = ",".join(f"{name}={EXAMPLES.get(name, f'{centre[name]:g}')}" for name in every)
         raise InputError(f"{option}: {','.join(every)} is expected, such as {example}, got {text!r}")
     return centre.at(**values)
 

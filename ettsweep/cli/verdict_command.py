@@ -86,11 +86,10 @@ def verdict(
     states, members = list[StudyState](), list[list[Run]]()
     following, notes = list[dict[str, object]](), dict[str, None]()
     for part in tables:
-        name = f"{title} {part.name}".strip()
-        recipe = TableRecipe(source=name, column=column, mode=mode, margin_is=margin_is, paired=part.paired)
+        recipe = TableRecipe(source=title, column=column, mode=mode, margin_is=margin_is, paired=part.paired)
         options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.info.metric, seeded=True)
         options.check_default(recipe.info.metric)
-        study, known, more = make_study(part.scores, recipe, resolve_criterion([options]))
+        study, known, more = make_study(part.scores, recipe, resolve_criterion([options]), part.variant)
         states.append(evaluate(study, known))
         members.append(known)
         notes |= dict.fromkeys(more)
@@ -107,7 +106,7 @@ def verdict(
         following += [_wanted(spec, shown_seed(state.study, spec.seed), len(tables) > 1) for spec in specs]
     if form is Format.JSON:
         data = [
-            {**view.data, "next": [row for row in following if row.get("model") in (None, view.data["model"])]}
+            {**view.data, "next": [row for row in following if row.get("strategy") in (None, view.data["strategy"])]}
             for view in views
         ]
         if at is not None:
@@ -144,5 +143,7 @@ def verdict(
 
 
 def _wanted(spec: "RunSpec", seed: int, has_several: bool) -> dict[str, object]:
-    at = {"model": spec.info.labels.model} if has_several else {}
+    from ettsweep.study.study import shown_strategy
+
+    at = {"strategy": shown_strategy(spec)} if has_several else {}
     return {**at, **axis_cells(spec.point), **({"seed": seed} if spec.info.paired else {})}

@@ -32,7 +32,7 @@ from ettsweep.study.criterion import Criterion
 from ettsweep.study.lattice import EDGE_AXIS, MAX_UNEVEN, Axis, free_axes
 from ettsweep.study.score_columns import MAX_AXES, OTHER_NAMES, Columns, columns_like, find_columns, mode_of
 from ettsweep.study.seeds import RACING_SEEDS
-from ettsweep.study.study import Study
+from ettsweep.study.study import Study, VariantValues
 
 STANDARD_INPUT = "-"
 
@@ -277,11 +277,11 @@ class Scores(NamedTuple):
     """Scores of a table, or of the rows that have the same values of its columns `by`.
 
     Attributes:
-        name: these values, such as N=64, D=1e9; empty without such columns.
+        variant: these values as printed, by column; empty without such columns.
         paired: whether runs of one seed have something in common; else repeats of a point are independent.
     """
 
-    name: str
+    variant: dict[str, str]
     scores: list[Score]
     paired: bool
 
@@ -319,14 +319,19 @@ def read_scores(source: str, stated: Columns) -> tuple[list[Scores], ScoreTable]
         exact[name], rounded = one_value(name, {score.values[name] for score in read})
         notes += rounded
     read = [score._replace(values={name: exact[name][value] for name, value in score.values.items()}) for score in read]
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
     labels = {column: _labels([row.values.get(column) for row in table.rows]) for column in columns.by}
     for k in range(len(table.rows)):
-        name = ", ".join(f"{column}={labels[column][k]}" for column in columns.by)
-        groups.setdefault(name, []).append(k)
+        groups.setdefault(tuple(labels[column][k] for column in columns.by), []).append(k)
     found = [
-        _one_table(name, [read[k] for k in members], [table.rows[k] for k in members], table, notes)
-        for name, members in groups.items()
+        _one_table(
+            dict(zip(columns.by, values, strict=True)),
+            [read[k] for k in members],
+            [table.rows[k] for k in members],
+            table,
+            notes,
+        )
+        for values, members in groups.items()
     ]
     said = [*table.notes, *(f"{source}: {note}" for note in notes)]
     if diverged := [row.place for row, score in zip(table.rows, read, strict=True) if score.value is None]:
@@ -335,7 +340,7 @@ def read_scores(source: str, stated: Columns) -> tuple[list[Scores], ScoreTable]
 
 
 def _one_table(
-    name: str, scores: Sequence[Score], rows: Sequence[Row], table: ScoreTable, notes: Sequence[str]
+    variant: dict[str, str], scores: Sequence[Score], rows: Sequence[Row], table: ScoreTable, notes: Sequence[str]
 ) -> Scores:
     """Return scores of which each point and seed is there once; independent repeats get a seed each.
 
@@ -359,8 +364,8 @@ def _one_table(
                 f"{table.source}, {rows[k].place}: {point.words}, seed {score.seed} is there twice "
                 f"({rows[other].place}){''.join(f'; {note}' for note in notes)}"
             )
-        return Scores(name, [each._replace(seed=number) for number, each in enumerate(scores)], paired=False)
-    return Scores(name, list(scores), paired=True)
+        return Scores(variant, [each._replace(seed=number) for number, each in enumerate(scores)], paired=False)
+    return Scores(variant, list(scores), paired=True)
 
 
 def _options(columns: Columns, others: Sequence[str]) -> str:
@@ -533,7 +538,7 @@ def shown_seed(study: Study, seed: int) -> int:
 
 
 def make_study(
-    scores: Sequence[Score], recipe: TableRecipe, criterion: Criterion
+    scores: Sequence[Score], recipe: TableRecipe, criterion: Criterion, variant: VariantValues | None = None
 ) -> tuple[Study, list[Run], list[str]]:
     """Return a study of scores, their runs, and a note on each uneven axis.
 
@@ -541,6 +546,7 @@ def make_study(
         scores: each point and seed once.
         recipe: of their runs.
         criterion: of the verdict.
+        variant: what tells them from others of the table.
 
     Raises:
         InputError: there is a single point.
@@ -561,9 +567,13 @@ def make_study(
     seeds = tuple(seed for seed, _ in Counter(sorted(score.seed for score in scores)).most_common())
     # A list counts from its centre, which has a log.
     origin = Point({n: axis.centre or next(iter(seeds_at))[n] for n, axis in axes.items()})
-    base = RunSpec.of(recipe, StrategySpec(s=None), origin.values, seeds[0])
+    base = RunSpec.of(recipe, StrategySpec(s=None), origin.values, seeds[0]).model_copy(
+        update={"variant": {**(variant or {})}}
+    )
     stated_seeds = {point: tuple(members) for point, members in seeds_at.items()}
-    study = Study(base, axes, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds)
+    study = Study(
+        base, axes, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds, variant=variant or {}
+    )
     runs = []
     for values, seed, value in scores:
         spec = base.with_point(Point({name: values[name] for name in axes}), seed)

@@ -259,16 +259,20 @@ def test_each_value_of_further_columns_has_a_verdict_of_its_own(call: Call, tmp_
     assert "lr 2^-10 (0.0009765625) is there several times" in refused
     assert "with different bs and N. Add --axes lr,bs --by N, or delete" in refused
     result = call("verdict", path, "--axes", "lr,bs", "--by", "N", "--format", "json", code=None)
-    assert [(each["model"], each["lr"], each["bs"]) for each in json.loads(result.out)] == [
-        (f"a.csv N={width}", 2.0**-8, 64) for width in (1, 2)
+    assert [(each["strategy"], each["lr"], each["bs"]) for each in json.loads(result.out)] == [
+        (f"N={width}", 2.0**-8, 64) for width in (1, 2)
     ]
+    page = tmp_path / "page.html"
+    call("verdict", path, "--axes", "lr,bs", "--by", "N", "--page", page, code=None)
+    figures = re.findall(r'data-figure="([^"]+)" data-kind="map"', page.read_text())
+    assert len(figures) == len(set(figures)) == 2
 
 
 def test_values_that_share_six_digits_are_groups_of_their_own(call: Call, tmp_path: Path) -> None:
     rows = [(214663680 if width == 1 else 214663712, *rest) for width, *rest in LATTICES]
     path = table(tmp_path / "a.csv", rows, "N,lr,bs,loss")
     found = json.loads(call("verdict", path, "--axes", "lr,bs", "--by", "N", "--format", "json", code=None).out)
-    assert [each["model"] for each in found] == ["a.csv N=214663680", "a.csv N=214663712"]
+    assert [each["strategy"] for each in found] == ["N=214663680", "N=214663712"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 import venv
 from collections.abc import Iterable
@@ -52,8 +53,9 @@ def closure(requirements: list[str], found: Distributions, extras: Iterable[str]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an environment of links to what the core requires, and to this checkout."""
-    folder = tmp_path_factory.mktemp("core")
+    """Make an environment of links to what the core requires, and install this checkout's wheel into it."""
+    pytest.importorskip("hatchling", reason="comes with the extra dev: make install")
+    folder, dist = tmp_path_factory.mktemp("core"), tmp_path_factory.mktemp("dist")
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
     core = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -61,7 +63,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for top in {path.parts[0] for path in installed.files or ()} - {"..", "__pycache__"}:
             if not (site / top).exists() and not top.endswith(".pth"):
                 (site / top).symlink_to(Path(str(installed.locate_file(top))))
-    (site / "checkout.pth").write_text(f"{CHECKOUT}\n")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(dist)]
+    subprocess.run(build, cwd=CHECKOUT, check=True, capture_output=True)
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site)]
+    subprocess.run([*install, *map(str, dist.glob("*.whl"))], check=True)
     return folder / "bin" / "python"
 
 
@@ -87,9 +92,12 @@ def run(python: Path, folder: Path, command: str, code: int = 0) -> "subprocess.
     return completed
 
 
-def test_the_environment_has_no_extra(python: Path) -> None:
-    script = f"import importlib.util as u; print([n for n in {EXTRAS} if u.find_spec(n)])"
-    assert subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+def test_the_environment_has_the_wheel_and_no_extra(python: Path, tmp_path: Path) -> None:
+    script = f"import ettsweep, importlib.util as u; print(ettsweep.__file__, [n for n in {EXTRAS} if u.find_spec(n)])"
+    found = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    path, _, extras = found.rstrip().partition(" ")
+    assert Path(path).is_relative_to(python.parents[1])
+    assert extras == "[]"
 
 
 @pytest.mark.slow

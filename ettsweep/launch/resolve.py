@@ -57,7 +57,7 @@ def resolve_request(
     sweep = sweep_store.sweeps.get(name)
     resolved = with_data(sweep_spec, data or sweep_spec.data or (sweep.sweep_specs[-1].data if sweep else None)).bound()
     sweep = find_compatible(sweep_store, name, resolved)
-    if sweep_spec.recipe != resolved.recipe:  # else it is the sweep's own spec
+    if sweep_spec.recipes != resolved.recipes:  # else it is the sweep's own spec
         free_name = free_sweep_name(sweep_store, name)
         resolved, note = with_code_of(sweep, resolved, results, free_name, same_numbers=same_numbers)
         notify(note)
@@ -280,8 +280,7 @@ def _with_new_code(results: Path, runs: Sequence[Run], bases: Mapping[str, RunSp
             last = sweep.sweep_specs[-1]
             code = next(changed[study.family] for study in sweep.studies if study.family in changed).info.code
             assert code is not None
-            recipe, had = last.recipe, last.recipe.info.code
+            had = last.recipe.info.code
             assert had is not None
-            recipe = kind_of(recipe).with_code(recipe, replace(had, digest=code.digest, copy=code.copy))
-            extend_sweep(results, sweep.name, last.model_copy(update={"recipe": recipe}))
+            extend_sweep(results, sweep.name, last.with_code(replace(had, digest=code.digest, copy=code.copy)))
     return changed

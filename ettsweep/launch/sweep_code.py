@@ -38,8 +38,8 @@ def with_code_of(
     Raises:
         SweepNameTakenError: files were edited, and the sweep has finished runs.
     """
-    kind, code = kind_of(sweep_spec.recipe), sweep_spec.recipe.info.code
-    project = kind.project_code(sweep_spec.recipe)
+    code = sweep_spec.recipe.info.code
+    project = kind_of(sweep_spec.recipe).project_code(sweep_spec.recipe)
     if project is None or code is None:
         return sweep_spec, ""
     digest, note = project.digest, ""
@@ -51,8 +51,7 @@ def with_code_of(
                 note = f"; sweep {sweep.name} trains with it from now on"
         else:
             note = _new_code_note(sweep, results, edits, free_name)
-    recipe = kind.with_code(sweep_spec.recipe, replace(code, digest=digest, copy=project.digest))
-    return sweep_spec.model_copy(update={"recipe": recipe}), _count(project) + note
+    return sweep_spec.with_code(replace(code, digest=digest, copy=project.digest)), _count(project) + note
 
 
 def _new_code_note(sweep: Sweep, results: Path, edits: Sequence[str], free_name: str) -> str:

@@ -95,8 +95,10 @@ class Sweep:
 
     @cached_property
     def sweep_specs(self) -> tuple[SweepSpec, ...]:
-        """The same with the last one's recipe: its code and its settings hold for all."""
-        return tuple(request.model_copy(update={"recipe": self.requests[-1].recipe}) for request in self.requests)
+        """The same with the last recipe of each variant, and the last code: they hold for all."""
+        last = {variant_name("", part.values): part.recipe for request in self.requests for part in request.parts}
+        latest = (request.with_recipes(lambda part: last[variant_name("", part.values)]) for request in self.requests)
+        return tuple(request.with_code(self.codes[-1]) if self.codes else request for request in latest)
 
     @property
     def codes(self) -> list[OwnCode]:
@@ -239,7 +241,7 @@ class Sweep:
         last = self.sweep_specs[-1]
         if last.data != sweep_spec.data or self.criterion_changes(sweep_spec.criterion):
             return False
-        if last.recipe.info.code and last.recipe != sweep_spec.recipe:
+        if last.recipe.info.code and last.recipes != sweep_spec.recipes:
             return False  # such as how runs resume, or the copy that they train in
         studies = {study.family: study for study in self.studies}
         return all(

@@ -1,11 +1,12 @@
 """SweepSpec: a resolved grid file, with recipe, centres, ranges, seeds and data."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import Field, SerializeAsAny
 
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import BUILT_IN, Recipe, RunSpec, Seeds, StrategySpec, ValidatedRecipe, kind_of
+from ettsweep.runs.spec import BUILT_IN, OwnCode, Recipe, RunSpec, Seeds, StrategySpec, ValidatedRecipe, kind_of
 from ettsweep.schema import StrictModel, validate
 from ettsweep.strategies.factors import MlpFactor
 from ettsweep.strategies.strategy import parse_strategy
@@ -55,6 +56,20 @@ class SweepSpec(StrictModel):
         return self.variants or (Variant(values={}, recipe=self.recipe, centres=self.centres),)
 
     @property
+    def recipes(self) -> list[Recipe]:
+        """The recipe of each variant."""
+        return [part.recipe for part in self.parts]
+
+    def with_recipes(self, change: Callable[[Variant], Recipe]) -> "SweepSpec":
+        """Return the spec with another recipe for each variant, `change` of it."""
+        parts = tuple(part.model_copy(update={"recipe": change(part)}) for part in self.parts)
+        return self.model_copy(update={"recipe": parts[0].recipe, "variants": parts if self.variants else ()})
+
+    def with_code(self, code: OwnCode) -> "SweepSpec":
+        """Return the spec with other own code, that of all variants."""
+        return self.with_recipes(lambda part: kind_of(part.recipe).with_code(part.recipe, code))
+
+    @property
     def names(self) -> dict[str, dict[str, float]]:
         """The centre of each variant or strategy by its name."""
         parts = ((part.values, name, centre) for part in self.parts for name, centre in part.centres.items())
@@ -100,15 +115,12 @@ class SweepSpec(StrictModel):
         return [spec for study in self.studies() for spec in study.specs()]
 
     def bound(self) -> "SweepSpec":
-        """Return the spec with its recipe bound to the data or code at hand, whose digests are part of the run ids.
+        """Return the spec with its recipes bound to the data or code at hand, whose digests are part of the run ids.
 
         Raises:
             DataMissingError: they are missing.
         """
-        bind = kind_of(self.recipe).bind
-        parts = [part.model_copy(update={"recipe": bind(part.recipe, self.data)}) for part in self.variants]
-        recipe = parts[0].recipe if parts else bind(self.recipe, self.data)
-        return self.model_copy(update={"recipe": recipe, "variants": tuple(parts)})
+        return self.with_recipes(lambda part: kind_of(part.recipe).bind(part.recipe, self.data))
 
     def check_axes(self) -> str:
         """Return a note on the values of all points, see `Kind.check_axes`; it raises the same errors."""

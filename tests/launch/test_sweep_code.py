@@ -56,10 +56,17 @@ def git(folder: Path, *arguments: str) -> None:
 def grid(project: Path, results: Path) -> Ask:
     """Return a function that requests runs of the script."""
 
-    def ask(*options: object, lrs: int = 1, rc: int | None = 0, folder: Path = project, **block: Any) -> Any:
-        command = [sys.executable, "train.py", "{lr}", "{seed}", "{out}"]
+    def ask(
+        *options: object,
+        lrs: int = 1,
+        rc: int | None = 0,
+        folder: Path = project,
+        vary: dict[str, list[str]] | None = None,
+        **block: Any,
+    ) -> Any:
+        command = [sys.executable, "train.py", "{lr}", "{seed}", "{out}", *(f"{{{name}}}" for name in vary or {})]
         content = {"run": {"command": command, "score": {"name": "err", "mode": "min"}} | block, "centre": {"lr": 0.25}}
-        content["lr"] = {"range": [0, lrs - 1]}
+        content |= {"lr": {"range": [0, lrs - 1]}} | ({"vary": vary} if vary else {})
         (folder / "sweep.yaml").write_text(yaml.safe_dump(content))
         arguments = "grid", folder / "sweep.yaml", "--results", results, "--launch-set", "slots=1"
         return ettsweep(*arguments, *options, code=rc)
@@ -128,6 +135,14 @@ def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, result
     assert "factor.py was edited" in said(grid(lrs=2, rc=2))
     (project / "factor.py").write_text(FACTOR)
     grid("--dry-run", lrs=2)  # as it was at first
+
+
+def test_code_that_counts_as_equal_is_that_of_all_variants(project: Path, results: Path, grid: Ask) -> None:
+    vary = {"opt": ["adam", "sgd"]}
+    grid("--follow", vary=vary)
+    (project / "factor.py").write_text(OTHER)
+    grid("--follow", "--same-numbers", lrs=2, vary=vary)
+    assert errs(results) == [1.25, 1.25, 7.0, 7.0]
 
 
 @pytest.mark.slow

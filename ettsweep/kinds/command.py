@@ -467,8 +467,9 @@ def _check_files(recipe: CommandRecipe) -> None:
     for name in recipe.data_rule.paths:
         _check_inside(recipe, "data", name, folder)
     values: dict[str, Value] = {"lr": 1.0, "wd": 1.0, "seed": 0, "out": "out", "id": "0", "strategy": "standard"}
+    values |= {"devices": recipe.gpus * recipe.nodes, **dict.fromkeys(recipe.inputs, 1.0)}
     for file in recipe.files.values():
-        file.content(folder, values | {"devices": recipe.gpus * recipe.nodes})
+        file.content(folder, values)
 
 
 def _check_inside(recipe: CommandRecipe, key: str, name: str, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Points: where a run lies on the axes of a sweep, to the digits that its id uses."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ettsweep.powers import axis_text, log2, power_and_decimal
@@ -73,16 +73,24 @@ def axis_names(points: Iterable[Point | None]) -> list[str]:
 
 
 def from_the_middle(points: Collection[Point]) -> list[Point]:
-    """Return points in the order of their distance, in log2, from the middle of the region that they span."""
-    logs = {point: [_log2(value) for value in point] for point in points}
-    corners = [(min(values), max(values)) for values in zip(*logs.values(), strict=True)]
+    """Return points in the order of their distance, in log2, from the middle of the region that they span.
 
-    def distance(point: Point) -> float:
-        # A value of 0 is that of all points.
-        axes = zip(logs[point], corners, strict=True)
-        return max(abs(2 * at - low - high) if low < high else 0.0 for at, (low, high) in axes)
+    They may be of several sweeps with different axes.
+    """
+    distances = dict.fromkeys(points, 0.0)
+    for name in dict.fromkeys(name for point in points for name in point.values):
+        along = [point for point in points if name in point.values]
+        places = _places([point[name] for point in along])
+        middle = (min(places) + max(places)) / 2
+        for point, place in zip(along, places, strict=True):
+            distances[point] = max(distances[point], abs(place - middle))
+    return sorted(points, key=distances.__getitem__)
 
-    return sorted(points, key=distance)
+
+def _places(values: Sequence[float]) -> list[float]:
+    """Return the log2 of values along an axis; that of 0 is one below the others."""
+    least = min((math.log2(value) for value in values if value), default=0.0)
+    return [math.log2(value) if value else least - 1 for value in values]
 
 
 def _log2(value: float) -> float:

@@ -144,11 +144,6 @@ class _Grid(StrictModel):
             _refuse_repeated(centres)
         if not self.centre:
             raise ValueError("centre: at least one strategy with lr and wd is needed")
-        runs = len(self.lr.offsets()) * len(self.wd.offsets()) * len(self.strategies) * len(self.seeds)
-        if runs > MAX_RUNS:
-            raise ValueError(
-                f"the grid has {runs:,} runs, the limit is {MAX_RUNS:,}; narrow the ranges or lengthen the steps"
-            )
         for key, centres in self._stated_centres.items():
             # wd 0 is allowed on a fixed axis: no step leads to it or away from it.
             if not self.wd.fixed and any(c.wd == 0 for c in centres.values()):
@@ -489,8 +484,9 @@ def make_sweep_spec(
         criterion=_criterion(grid, recipe, path) or None,  # None is left out of the sweep's file
         data=grid.data,
     )
-    if start is None:  # else its lr is that of no point
-        with locating(Source(str(path), options_by_key(overrides))):
+    with locating(Source(str(path), options_by_key(overrides))):
+        _check_size(sweep_spec)
+        if start is None:  # else its lr is that of no point
             sweep_spec.check_axes()
     return sweep_spec
 
@@ -528,7 +524,24 @@ def _with_variants(
             if one.recipe == other.recipe:
                 names = " and ".join(variant_name("", each.values) for each in (one, other))
                 raise InputError(f"{path}: vary: {names} are the same")
-    return specs[0].model_copy(update={"variants": tuple(variants)})
+    sweep_spec = specs[0].model_copy(update={"variants": tuple(variants)})
+    with locating(Source(str(path))):
+        _check_size(sweep_spec)
+    return sweep_spec
+
+
+def _check_size(sweep_spec: SweepSpec) -> None:
+    """Refuse more runs than commands can hold.
+
+    Raises:
+        InputError: there are.
+    """
+    points = math.prod(len(axis.offsets()) + axis.zero for axis in sweep_spec.axes.values())
+    runs = points * len(sweep_spec.names) * len(sweep_spec.seeds)
+    if runs > MAX_RUNS:
+        raise InputError(
+            f"the grid has {runs:,} runs, the limit is {MAX_RUNS:,}; narrow the ranges or lengthen the steps"
+        )
 
 
 def _with_lists(data: dict[str, Any], path: Path) -> dict[str, Any]:

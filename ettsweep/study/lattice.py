@@ -27,6 +27,9 @@ MAX_OFFSET = 64
 """Largest offset from a centre, and longest step, in log2; beyond it lr and wd could leave the range of floats."""
 
 
+MAX_STEPS = 10_000
+"""Most steps of an even range: else a range of a linear axis could be endless."""
+
 MAX_UNEVEN = 0.25
 """Share of a step, in log, by which listed values may be off even steps and still count as even."""
 
@@ -98,6 +101,8 @@ class Axis(StrictModel):
                 raise ValueError("0 has no place on a log scale")
         if self.low > self.high:
             raise ValueError(f"empty range: {self.low:g} is above {self.high:g}")
+        if not self.values and (self.high - self.low) / self.step > MAX_STEPS:
+            raise ValueError(f"more than {MAX_STEPS:,} steps of {self.step:g} between {self.low:g} and {self.high:g}")
         if any(high <= low for low, high in itertools.pairwise(self.values)):
             raise ValueError(f"different values in ascending order are expected, got {list(self.values)}")
         if not self.fixed and not self.offsets():

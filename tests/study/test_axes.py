@@ -12,6 +12,7 @@ from ettsweep.errors import InputError
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, family_of
 from ettsweep.schema import digest, identity
+from ettsweep.study import grid_file
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.study.study import Study
@@ -265,3 +266,25 @@ def test_a_wrong_form_of_an_axis_is_refused(grid: Write, axes: dict[str, object]
 def test_a_centre_is_stated_once(grid: Write) -> None:
     with pytest.raises(InputError, match=re.escape("centre: lr has its centre under `axes:` too; write it once")):
         only(grid({**VIT, "centre": {"standard": {"lr": 0.5, "wd": 0.5}}}))
+
+
+def test_a_file_of_a_run_may_have_the_values_of_further_axes(grid: Write, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("batch: 1\n")
+    files = {"{out}/c.yaml": {"from": "c.yaml", "set": {"batch": "{batch}"}}}
+    command = "python train.py --lr {lr} --config {out}/c.yaml --seed {seed}"
+    assert len(only(grid(run={**COMMAND, "command": command, "files": files})).specs()) == 9
+
+
+@pytest.mark.parametrize(
+    ("axis", "message"),
+    [
+        ({"centre": 1, "range": [0, 1e9], "step": 1e-3, "scale": "linear"}, "more than 10,000 steps"),
+        ({"centre": 1, "range": [0, 9000], "scale": "linear"}, r"27,003 runs"),
+    ],
+)
+def test_a_range_has_a_limit(
+    grid: Write, monkeypatch: pytest.MonkeyPatch, axis: dict[str, object], message: str
+) -> None:
+    monkeypatch.setattr(grid_file, "MAX_RUNS", 20_000)
+    with pytest.raises(InputError, match=message):
+        load_sweep_spec(grid(axes={"lr": AXES["lr"], "batch": axis}))

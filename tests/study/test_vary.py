@@ -9,6 +9,7 @@ import yaml
 
 from ettsweep.errors import InputError
 from ettsweep.schema import digest
+from ettsweep.study import grid_file
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import extend_sweep, load_sweep_store
 
@@ -110,6 +111,12 @@ def test_a_sweep_keeps_its_variants_and_grows_by_seeds(grid: Write, tmp_path: Pa
     assert [study.strategy for study in latest.studies()] == ["opt=muon batch=32"]
     with pytest.raises(InputError, match=r"what varies is opt=adam batch=32; .* there, opt=adam batch=32; .* here"):
         extend_sweep(results, "w", load_sweep_spec(grid(vary={"opt": ["adam", "sgd"], "batch": [32, 64]})).bound())
+
+
+def test_the_limit_of_runs_counts_all_variants(grid: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid_file, "MAX_RUNS", 11)
+    with pytest.raises(InputError, match="the grid has 12 runs, the limit is 11"):
+        load_sweep_spec(grid())
 
 
 @pytest.mark.parametrize(

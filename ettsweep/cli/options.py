@@ -295,16 +295,13 @@ class FamilyOptions:
 
 def _value(item: "Run | Study", attribute: str) -> str:
     """Return the family, model or strategy of a run or study."""
-    from ettsweep.strategies.strategy import strategy_name
-    from ettsweep.study.study import Study, variant_name
+    from ettsweep.study.study import Study, strategy_of
 
     if attribute == "family":
         return item.family
     if attribute == "model":
         return item.base.info.labels.model
-    if isinstance(item, Study):
-        return item.strategy
-    return variant_name(strategy_name(item.base.strategy.s), item.base.variant)
+    return item.strategy if isinstance(item, Study) else strategy_of(item.base)
 
 
 def _matches(item: "Run | Study", attribute: str, names: Sequence[str]) -> bool:

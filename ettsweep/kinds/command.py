@@ -17,7 +17,6 @@ from ettsweep.kinds.own_code import InFile, OwnCodeRecipe, common_info, folders_
 from ettsweep.kinds.rendered_files import RenderedFile
 from ettsweep.kinds.template import (
     PLACEHOLDERS,
-    RESUME_PLACEHOLDERS,
     Value,
     names_in,
     split_words,
@@ -25,6 +24,7 @@ from ettsweep.kinds.template import (
 )
 from ettsweep.project_code import Patterns, ProjectCode, find_code, project_root
 from ettsweep.runs.spec import (
+    RESUME_PLACEHOLDERS,
     TRAINING_LOSSES,
     USUAL_AXES,
     Block,

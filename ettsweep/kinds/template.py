@@ -7,15 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from ettsweep.errors import nearest_name
+from ettsweep.runs.spec import RUN_PLACEHOLDERS, USUAL_AXES
 
-PLACEHOLDERS = ("lr", "wd", "seed", "out", "id", "strategy", "devices")
+PLACEHOLDERS = (*USUAL_AXES, *RUN_PLACEHOLDERS)
 """Placeholders of every run."""
-
-RESUME_PLACEHOLDERS = ("checkpoint", "step")
-"""Placeholders of words that resume a run."""
-
-SCALED = ("lr", "wd")
-"""Placeholders of products: {lr*0.1}."""
 
 _NUMBER = re.compile(r"\d+(\.\d*)?([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?")
 
@@ -63,7 +58,7 @@ def parse(text: str, known: tuple[str, ...] = PLACEHOLDERS) -> tuple[str | Place
 def _placeholder(inside: str, known: tuple[str, ...]) -> Placeholder:
     name, *factors = (part.strip() for part in inside.split("*"))
     names = [part for part in (name, *factors) if not _NUMBER.fullmatch(part)]
-    if factors and len(names) == 1 and names[0] in SCALED:
+    if factors and len(names) == 1 and names[0] in USUAL_AXES:
         factor = 1.0
         for part in (name, *factors):
             factor *= 1.0 if part == names[0] else float(part)

@@ -17,8 +17,7 @@ from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point, axis_cells, axis_names
 from ettsweep.runs.spec import RunSpec
-from ettsweep.strategies.strategy import strategy_name
-from ettsweep.study.study import variant_name
+from ettsweep.study.study import strategy_of
 from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_sweeps_text
 
 METRIC_COLUMNS = tuple(
@@ -85,7 +84,7 @@ def strategy_label(spec: RunSpec) -> str:
     """Return the name of a run's strategy or variant, with `mlp_factor` unless it is the default."""
     factor = spec.strategy.mlp_factor
     suffix = "" if factor == "ignore" else f", mlp_factor {factor}"
-    return variant_name(strategy_name(spec.strategy.s), spec.variant) + suffix
+    return strategy_of(spec) + suffix
 
 
 def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = None) -> pd.DataFrame:

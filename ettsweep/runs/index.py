@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +20,7 @@ from ettsweep.metric import valid_score
 from ettsweep.runs.cache import FinishedRun, KeptRun, RunCache, Stamp, stamp_of
 from ettsweep.runs.folder import RunDir, is_run_id, runs_dir
 from ettsweep.runs.point import Point, snap_point
-from ettsweep.runs.spec import USUAL_AXES, Labels, RunSpec, family_identity, family_of, id_of_run
+from ettsweep.runs.spec import USUAL_AXES, Labels, RunSpec, axis_fields, family_identity, family_of, id_of_run
 from ettsweep.runs.state import Liveness, State, Status, finished_status
 
 MIN_KEPT = 20
@@ -120,6 +120,7 @@ class RunIndex:
 
     runs: dict[str, Run]
     broken: dict[str, str]
+    _families: dict[tuple[str, ...], dict[str, list[Run]]] = field(default_factory=dict, repr=False, compare=False)
 
     def status_of(self, run_id: str) -> Status:
         """Return the status of a run; `missing` if it has no folder."""
@@ -141,12 +142,18 @@ class RunIndex:
 
     def family_runs(self, base: RunSpec, axes: Collection[str] = USUAL_AXES) -> list[Run]:
         """Return the runs that differ from a spec along these axes and in their seed alone."""
-        wanted = family_of(base, axes)
-        if wanted in self.by_family:
-            return self.by_family[wanted]
         # Of an axis that is a field of the recipe, each value is a family of its own.
-        alike = (runs for runs in self.by_family.values() if family_of(runs[0].base, axes) == wanted)
-        return [run for runs in alike for run in runs]
+        fields = axis_fields(base, axes)
+        families = self._by_fields(fields) if fields else self.by_family
+        return families.get(family_of(base, axes), [])
+
+    def _by_fields(self, axes: tuple[str, ...]) -> dict[str, list[Run]]:
+        """Return the runs of each family of sweeps with these fields of recipes as axes."""
+        if axes not in self._families:
+            families = self._families[axes] = dict[str, list[Run]]()
+            for runs in self.by_family.values():
+                families.setdefault(family_of(runs[0].base, axes), []).extend(runs)
+        return self._families[axes]
 
 
 class RunReader:

@@ -357,6 +357,12 @@ MAX_SEED = 2**31 - 1
 USUAL_AXES = ("lr", "wd")
 """Axes that each spec has a field for, and that strategies scale."""
 
+RUN_PLACEHOLDERS = ("seed", "out", "id", "strategy", "devices")
+"""Placeholders of every run beside its axes."""
+
+RESUME_PLACEHOLDERS = ("checkpoint", "step")
+"""Placeholders of words that resume a run."""
+
 
 class StrategySpec(StrictModel):
     """Scaling strategy: `s` in [0, 1] (0 neural tangent, 1 maximal update), or None for standard.
@@ -508,7 +514,7 @@ def family_identity(spec: RunSpec) -> dict[str, object]:
 
 def family_of(spec: RunSpec, axes: Iterable[str]) -> str:
     """Return the id of the family of a run in a sweep with these axes: of the fields that are no axes of it."""
-    fields = sorted(name for name in axes if name not in spec.values and name not in USUAL_AXES)
+    fields = axis_fields(spec, axes)
     if not fields:
         return spec.family_id
     identity_ = family_identity(spec)
@@ -518,7 +524,12 @@ def family_of(spec: RunSpec, axes: Iterable[str]) -> str:
         for parent in parents:
             part = part.get(parent, {})
         part.pop(last, None)
-    return digest({"axes": fields, **identity_})
+    return digest({"axes": [*fields], **identity_})
+
+
+def axis_fields(spec: RunSpec, axes: Iterable[str]) -> tuple[str, ...]:
+    """Return the axes that are fields of the recipe, sorted."""
+    return tuple(sorted(name for name in axes if name not in spec.values))
 
 
 def field_of(recipe: StrictModel, name: str) -> Any:

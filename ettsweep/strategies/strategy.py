@@ -50,6 +50,15 @@ def usual_name(text: str) -> str:
         return text
 
 
+def is_strategy(text: str) -> bool:
+    """Whether a text is the name of a strategy."""
+    try:
+        parse_strategy(text)
+    except InputError:
+        return False
+    return True
+
+
 def check_strategy(s: float | None, optimizer: Optimizer) -> None:
     """Check that a strategy exists for an optimizer.
 

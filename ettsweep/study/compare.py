@@ -11,12 +11,12 @@ from typing import Literal
 from scipy.special import ndtri, stdtrit
 
 from ettsweep.console import format_count
-from ettsweep.errors import EttsweepError, InputError
+from ettsweep.errors import InputError
 from ettsweep.metric import Metric
 from ettsweep.readers.numbers import resolution
 from ettsweep.runs.index import RunIndex, load_run_index
 from ettsweep.runs.point import Point
-from ettsweep.strategies.strategy import parse_strategy, usual_name
+from ettsweep.strategies.strategy import is_strategy, usual_name
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import parse_point
 from ettsweep.study.score_columns import Columns, Mode, mode_of
@@ -264,7 +264,8 @@ def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
     """Return the scores of a point of a sweep."""
     head, _, at = text.partition(":")
     study = _study(text, head, sweep_store)
-    state = evaluate(study, run_index.family_runs(study.base, study.axes))
+    members = run_index.family_runs(study.base, study.axes)
+    state = evaluate(study, members)
     if at in ("", BEST):
         verdict = state.verdict()
         if verdict.point is None:
@@ -272,11 +273,8 @@ def _of_sweep(text: str, sweep_store: SweepStore, run_index: RunIndex) -> Side:
         point = verdict.point
     else:
         point = state.resolve_point(parse_point(at, text, study.centre, study.free), text)
-    runs = [
-        run
-        for run in run_index.family_runs(study.base, study.axes)
-        if state.steps(study.point_of(run)) == state.steps(point)
-    ]
+    steps = state.steps(point)
+    runs = [run for run in members if state.steps(study.point_of(run)) == steps]
     scores = {run.seed: run.score for run in sorted(runs, key=lambda run: run.seed) if run.state.finished}
     fresh = None
     if at in ("", BEST):
@@ -301,7 +299,7 @@ def _study(text: str, head: str, sweep_store: SweepStore) -> Study:
     else:
         strategy = strategy or sweep
         studies = [study for each in sweep_store.select() for study in each.studies]
-        if not _is_strategy(strategy) or sweep != strategy:
+        if not is_strategy(strategy) or sweep != strategy:
             names = f"; sweeps there: {', '.join(sweep_store.sweeps)}" if sweep_store.sweeps else ""
             raise InputError(f"{text}: no such file, and no such sweep in {sweep_store.results} ({FORM}){names}")
     if strategy:
@@ -312,11 +310,3 @@ def _study(text: str, head: str, sweep_store: SweepStore) -> Study:
         which = f"one of {choices} is expected" if studies else f"no sweep of {sweep_store.results} has this strategy"
         raise InputError(f"{text}: {which}")
     return studies[0]
-
-
-def _is_strategy(text: str) -> bool:
-    try:
-        parse_strategy(text)
-    except EttsweepError:
-        return False
-    return True

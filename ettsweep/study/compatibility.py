@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ettsweep.powers import format_power
+from ettsweep.powers import axis_text
 from ettsweep.runs.point import Point
 from ettsweep.schema import fields_outside_id
 from ettsweep.study.lattice import Axis
@@ -46,7 +46,7 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
             problems[f"{name}-{new_label}"] = f"{name} is {old_label} there, {new_label} here"
         elif old_axis.values or new_axis.values:
             if not old_axis.shares_lattice(new_axis):
-                there, here = (_axis_label(axis, ()) for axis in (old_axis, new_axis))
+                there, here = (_axis_label(name, axis, ()) for axis in (old_axis, new_axis))
                 problems[f"{name}-values"] = f"{name} is {there} there, {here} here"
         elif not old_axis.fixed and old_axis.step != new_axis.step:
             step = new_axis.step
@@ -60,10 +60,11 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         for name, axis in first.axes.items():
             old, new = old_centre[name], new_centre[name]
             if not axis.around(old).is_on_lattice(old, new):
-                label = "fixed at" if axis.fixed else f"in steps of {axis.step:g} in log2 from"
+                unit = " in log2" if axis.scale == "log" else ""
+                label = "fixed at" if axis.fixed else f"in steps of {axis.step:g}{unit} from"
                 # Six digits: both centres must not print the same.
                 problems[f"{name}-{new:.4g}"] = (
-                    f"{name} of {strategy} is {label} {format_power(old, 6)} there, {format_power(new, 6)} here"
+                    f"{name} of {strategy} is {label} {axis_text(name, old, 6)} there, {axis_text(name, new, 6)} here"
                 )
     return problems
 
@@ -75,13 +76,15 @@ def study_differences(study: Study, other: Study) -> list[str]:
         axes = [study.axes[name], other.axes[name]]
         values = [[point[name] for point in _corners(study)] for study in (study, other)]
         own_label, other_label = (
-            _axis_label(axis, coordinates) for axis, coordinates in zip(axes, values, strict=True)
+            _axis_label(name, axis, coordinates) for axis, coordinates in zip(axes, values, strict=True)
         )
-        ranges = [f"{format_power(min(coordinates))} to {format_power(max(coordinates))}" for coordinates in values]
+        ranges = [
+            f"{axis_text(name, min(coordinates))} to {axis_text(name, max(coordinates))}" for coordinates in values
+        ]
         if own_label != other_label:
             lines.append(f"{name} is {own_label} / {other_label}")
         elif not axes[0].is_on_lattice(values[0][0], values[1][0]):
-            origins = " / ".join(format_power(axis_values[0], 6) for axis_values in values)
+            origins = " / ".join(axis_text(name, axis_values[0], 6) for axis_values in values)
             lines.append(f"{name} is searched in whole steps from {origins}")
         elif ranges[0] != ranges[1]:
             lines.append(f"{name} was requested from {' / '.join(ranges)}")
@@ -102,10 +105,10 @@ def _corners(study: Study) -> list[Point]:
     return [*study.seeds_by_point, *study.box]
 
 
-def _axis_label(axis: Axis, values: Sequence[float]) -> str:
+def _axis_label(name: str, axis: Axis, values: Sequence[float]) -> str:
     if axis.values:
-        return ", ".join(format_power(value, 6) for value in axis.values)
-    return f"fixed at {format_power(values[0], 6)}" if axis.fixed else f"searched in steps of {axis.step:g}"
+        return ", ".join(axis_text(name, value, 6) for value in axis.values)
+    return f"fixed at {axis_text(name, values[0], 6)}" if axis.fixed else f"searched in steps of {axis.step:g}"
 
 
 def _recipe_fields(sweep_spec: SweepSpec) -> dict[str, object]:

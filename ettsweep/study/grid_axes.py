@@ -8,14 +8,23 @@ from typing import Any
 
 from ettsweep.errors import InputError
 from ettsweep.powers import parse_number
-from ettsweep.runs.spec import BUILT_IN, USUAL_AXES, Recipe, field_of, kind_of, variable_of, with_field
+from ettsweep.runs.spec import (
+    BUILT_IN,
+    RESUME_PLACEHOLDERS,
+    RUN_PLACEHOLDERS,
+    USUAL_AXES,
+    Recipe,
+    field_of,
+    kind_of,
+    variable_of,
+    with_field,
+)
 from ettsweep.schema import Source, StrictModel, keys_of, locating, validate
-from ettsweep.study.lattice import Axis
+from ettsweep.study.lattice import MAX_AXES, Axis
 
-MAX_AXES = 2
-"""Axes that are searched together; the neighbours of a point are those of a hexagon."""
+NAME = re.compile(r"[A-Za-z_][\w.]*")
 
-RESERVED = ("seed", "out", "id", "strategy", "devices", "checkpoint", "step")
+RESERVED = (*RUN_PLACEHOLDERS, *RESUME_PLACEHOLDERS)
 """Placeholders that are no axes."""
 
 EXAMPLE = "axes: {lr: {centre: 0.01, range: [-2, 2]}, batch: {values: [64, 128, 256]}}"
@@ -75,10 +84,8 @@ def with_axes(data: dict[str, Any], location: str) -> tuple[dict[str, Any], Furt
 
 MAX_VARIANTS = 64
 
-VariantValues = dict[str, str | int | float]
 
-
-def read_vary(data: Mapping[str, Any], location: str) -> list[VariantValues]:
+def read_vary(data: Mapping[str, Any], location: str) -> list[dict[str, str | int | float]]:
     """Return the values of each variant of `vary:`, whose last name varies fastest.
 
     Raises:
@@ -90,7 +97,7 @@ def read_vary(data: Mapping[str, Any], location: str) -> list[VariantValues]:
     axes = data.get("axes") if isinstance(data.get("axes"), dict) else {}
     for name, values in stated.items():
         at = f"{location}: vary.{name}"
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w.]*", name) or name in RESERVED:
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in RESERVED:
             raise InputError(
                 f"{at}: a name of letters, digits, _ and dots is expected, that is no placeholder of all runs"
             )
@@ -132,7 +139,7 @@ def _with_centre(stated: object, centre: Mapping[str, object], location: str) ->
 
 
 def _form(name: object, value: object, at: str) -> dict[str, Any]:
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InputError(f"{at}: a name of letters, digits, _ and dots is expected")
     if name in RESERVED:
         raise InputError(f"{at}: {{{name}}} is a placeholder of each run, and no axis")

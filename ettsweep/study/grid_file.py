@@ -484,9 +484,10 @@ def make_sweep_spec(
         criterion=_criterion(grid, recipe, path) or None,  # None is left out of the sweep's file
         data=grid.data,
     )
-    with locating(Source(str(path), options_by_key(overrides))):
+    with locating(source):
         _check_size(sweep_spec)
-        if start is None:  # else its lr is that of no point
+    if start is None:  # else its lr is that of no point
+        with locating(Source(str(path), options_by_key(overrides))):
             sweep_spec.check_axes()
     return sweep_spec
 

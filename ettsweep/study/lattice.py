@@ -27,7 +27,10 @@ MAX_OFFSET = 64
 """Largest offset from a centre, and longest step, in log2; beyond it lr and wd could leave the range of floats."""
 
 
-MAX_STEPS = 10_000
+MAX_AXES = 2
+"""Axes that are searched together; the neighbours of a point are those of a hexagon."""
+
+MAX_STEPS = 1_000_000
 """Most steps of an even range: else a range of a linear axis could be endless."""
 
 MAX_UNEVEN = 0.25

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Literal
 
 from ettsweep.errors import InputError, nearest_name
+from ettsweep.study.lattice import MAX_AXES
 
 OTHER_NAMES = {
     "lr": r"lr|base[_ ]?lr|learning[_ -]?rate",
@@ -22,7 +23,6 @@ HIGHER = r"acc|accuracy|top_?1|top1|acc1|f1|auc|auroc|bleu|rouge\w*|map|miou|iou
 HELD_OUT = r"val|valid|validation|eval|evaluation|dev|best|final|smooth"
 """Words in the name of a metric that verdicts compare, rather than one of training."""
 
-MAX_AXES = 2
 
 Mode = Literal["min", "max"]
 

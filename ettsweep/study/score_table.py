@@ -29,8 +29,8 @@ from ettsweep.runs.spec import MAX_SEED, USUAL_AXES, Labels, Recipe, RecipeInfo,
 from ettsweep.runs.state import State, Status
 from ettsweep.schema import NotInId, validate
 from ettsweep.study.criterion import Criterion
-from ettsweep.study.lattice import EDGE_AXIS, MAX_UNEVEN, Axis, free_axes
-from ettsweep.study.score_columns import MAX_AXES, OTHER_NAMES, Columns, columns_like, find_columns, mode_of
+from ettsweep.study.lattice import EDGE_AXIS, MAX_AXES, MAX_UNEVEN, Axis, free_axes
+from ettsweep.study.score_columns import OTHER_NAMES, Columns, columns_like, find_columns, mode_of
 from ettsweep.study.seeds import RACING_SEEDS
 from ettsweep.study.study import Study, VariantValues
 

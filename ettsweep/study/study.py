@@ -22,6 +22,11 @@ def variant_name(strategy: str, values: VariantValues) -> str:
     return " ".join(filter(None, ["" if values and strategy == "standard" else strategy, stated]))
 
 
+def strategy_of(spec: RunSpec, values: VariantValues | None = None) -> str:
+    """Return the name of a run's strategy or variant; `values` are by default those in its spec."""
+    return variant_name(strategy_name(spec.strategy.s), spec.variant if values is None else values)
+
+
 StudyKey = tuple[str, str]
 """Sweep and family: unique among studies."""
 
@@ -66,7 +71,7 @@ class Study:
     @cached_property
     def strategy(self) -> str:
         """Name of its strategy or variant."""
-        return variant_name(strategy_name(self.base.strategy.s), self.variant)
+        return strategy_of(self.base, self.variant)
 
     @property
     def key(self) -> StudyKey:
@@ -107,6 +112,8 @@ class Study:
 
     def point_of(self, run: Run | RunSpec) -> Point:
         """Return the point of a run of the family."""
+        if [*run.point.values] == [*self.axes]:
+            return run.point  # made once: there may be 100,000 runs
         return Point({name: run.value(name) for name in self.axes})
 
     def has(self, run: Run | RunSpec) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from ettsweep.errors import CorruptError, InputError, unknown_name
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
-from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, transfer_point, usual_name
+from ettsweep.strategies.strategy import STRATEGIES, is_strategy, transfer_point, usual_name
 from ettsweep.study.judgement import judge
 from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.suggesting import StartPoint
@@ -51,16 +51,17 @@ def find_starts(
     if all(study.strategy == source for study in studies):
         raise InputError(f"--from {source}: this is the strategy being searched; give another strategy, or a sweep")
     # A sweep may be named like a strategy: the strategy wins.
-    if source in sweep_store.sweeps and not _is_strategy(source):
+    names = {study.sweep for study in studies}
+    variants = [study.strategy for study in sweep_store.studies if study.sweep in names and study.variant]
+    if source in sweep_store.sweeps and not is_strategy(source):
         source_name, verdicts = f"sweep {source}", _sweep_verdicts(sweep_store, source, run_index)
-    elif _is_strategy(source):
-        source_name = f"strategy {source}"
-        names = {study.sweep for study in studies}
+    elif is_strategy(source) or source in variants:
+        source_name = f"{'variant' if source in variants else 'strategy'} {source}"
         verdicts = [v for name in names for v in _sweep_verdicts(sweep_store, name, run_index) if v.strategy == source]
     elif source in sweep_store.broken:
         raise CorruptError(sweep_store.broken[source])
     else:
-        raise unknown_name("strategy or sweep", source, [*STRATEGIES, *sweep_store.sweeps])
+        raise unknown_name("strategy or sweep", source, [*STRATEGIES, *variants, *sweep_store.sweeps])
     start_points = {}
     for study in studies:
         start = _nearest_start(study, verdicts, unverified)
@@ -71,14 +72,6 @@ def find_starts(
         elif not (start or is_source or study.suggested_points):
             raise InputError(f"--from {source}: {_no_source_reason(source_name, verdicts, study, unverified)}")
     return start_points
-
-
-def _is_strategy(name: str) -> bool:
-    try:
-        parse_strategy(name)
-    except InputError:
-        return False
-    return True
 
 
 def _sweep_verdicts(sweep_store: SweepStore, name: str, run_index: RunIndex) -> list[Verdict]:

@@ -9,7 +9,7 @@ from ettsweep.cli.options import DEFAULT_RESULTS, Form, Lowest, Results, ScoreCo
 from ettsweep.cli.parsers import parse_location
 from ettsweep.console import Format, format_count, print_note, print_table
 from ettsweep.errors import InputError
-from ettsweep.runs.point import axis_cells
+from ettsweep.runs.point import axis_cells, axis_names
 
 if TYPE_CHECKING:
     from ettsweep.study.compare import Comparison
@@ -60,7 +60,7 @@ def compare(
             raise InputError(f"{side.name}: needs at least two scores, to estimate the noise")
     result = compare_scores(a.scores, b.scores, best, stated, a.has_seeds and b.has_seeds)
     rows = [summary(side.name, side.scores) | axis_cells(side.point) for side in (a, b)]
-    columns = [name for name in rows[0] if form is not Format.TABLE or name not in axis_cells(None)]
+    columns = [name for name in rows[0] if form is not Format.TABLE or name not in axis_names([a.point, b.point])]
     print_table(rows, form, columns, data={"scores": rows, **asdict(result)})
     for note in (*a.notes, *b.notes):
         print_note(note)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ettsweep.powers import axis_text
 from ettsweep.runs.point import Point
+from ettsweep.runs.spec import Recipe
 from ettsweep.schema import fields_outside_id
 from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study, variant_name
@@ -21,24 +22,25 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         A sentence for each difference, by a short label for the name of another sweep.
     """
     first = sweep_specs[0]
-    old_fields, new_fields = map(_recipe_fields, (first, sweep_spec))
-    # Beside the recipe in grid files, but training depends on it too.
-    old_fields["strategy.mlp_factor"], new_fields["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
+    old_recipes, new_recipes = _recipes(first), _recipes(sweep_spec)
+    if not new_recipes.keys() <= old_recipes.keys():
+        there, here = ("; ".join(filter(None, recipes)) or "nothing" for recipes in (old_recipes, new_recipes))
+        return {"vary": f"what varies is {there} there, {here} here"}
     problems = {}
-    for key in {**old_fields, **new_fields}:
-        old, new = old_fields.get(key, "absent"), new_fields.get(key, "absent")
-        if old != new:
-            field = key.rpartition(".")[2]
-            # The label ends the proposed name of another sweep: w64-sgd says more than w64-kind-sgd.
-            problems[str(new) if field == "kind" else f"{field}-{new}"] = f"{key} is {old} there, {new} here"
+    for name, recipe in new_recipes.items():
+        old_fields, new_fields = map(_recipe_fields, (old_recipes[name], recipe))
+        # Beside the recipe in grid files, but training depends on it too.
+        old_fields["strategy.mlp_factor"], new_fields["strategy.mlp_factor"] = first.mlp_factor, sweep_spec.mlp_factor
+        for key in {**old_fields, **new_fields}:
+            old, new = old_fields.get(key, "absent"), new_fields.get(key, "absent")
+            if old != new:
+                field = key.rpartition(".")[2]
+                # The label ends the proposed name of another sweep: w64-sgd says more than w64-kind-sgd.
+                problems[str(new) if field == "kind" else f"{field}-{new}"] = f"{key} is {old} there, {new} here"
     if first.axes.keys() != sweep_spec.axes.keys():
         there, here = (" and ".join(spec.axes) for spec in (first, sweep_spec))
         problems["-".join(sweep_spec.axes)] = f"the axes are {there} there, {here} here"
         return problems
-    old_names, new_names = (dict.fromkeys(_vary(spec)) for spec in (first, sweep_spec))
-    if old_names != new_names:
-        there, here = ("; ".join(names) or "nothing" for names in (old_names, new_names))
-        problems["vary"] = f"what varies is {there} there, {here} here"
     for name, new_axis in sweep_spec.axes.items():
         old_axis = first.axes[name]
         if old_axis.fixed != new_axis.fixed:
@@ -96,8 +98,9 @@ def study_differences(study: Study, other: Study) -> list[str]:
     return lines + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
 
 
-def _vary(sweep_spec: SweepSpec) -> list[str]:
-    return [variant_name("", part.values) for part in sweep_spec.variants]
+def _recipes(sweep_spec: SweepSpec) -> dict[str, Recipe]:
+    """Return the recipe of each variant by its name; without variants, the only one by an empty name."""
+    return {variant_name("", part.values): part.recipe for part in sweep_spec.parts}
 
 
 def _corners(study: Study) -> list[Point]:
@@ -111,9 +114,8 @@ def _axis_label(name: str, axis: Axis, values: Sequence[float]) -> str:
     return f"fixed at {axis_text(name, values[0], 6)}" if axis.fixed else f"searched in steps of {axis.step:g}"
 
 
-def _recipe_fields(sweep_spec: SweepSpec) -> dict[str, object]:
+def _recipe_fields(recipe: Recipe) -> dict[str, object]:
     """Return the fields of a recipe that change numbers, by dotted keys, except own code."""
-    recipe = sweep_spec.recipe
     left_out = {*fields_outside_id(type(recipe)), *(("code",) if recipe.info.code else ())}
     return _flatten(recipe.model_dump(mode="json", exclude=left_out))
 

@@ -18,7 +18,7 @@ from ettsweep.study.criterion import Criterion, CriterionOptions, resolve_criter
 from ettsweep.study.grid_file import map_centres
 from ettsweep.study.lattice import Axis, AxisNumber
 from ettsweep.study.study import Study, variant_name
-from ettsweep.study.sweep_spec import SweepSpec
+from ettsweep.study.sweep_spec import SweepSpec, Variant
 
 
 class Suggestion(StrictModel):
@@ -148,14 +148,18 @@ class Sweep:
 
     def _latest_variants(self, names: Sequence[str], latest: Mapping[str, SweepSpec]) -> SweepSpec:
         """Return a spec for some variants, by default all, see `latest_spec`."""
-        last = self.sweep_specs[-1]
         if unknown := [name for name in names if name not in latest]:
             raise unknown_name("variant", unknown[0], latest)
         wanted = names or list(latest)
+        merged = dict[str, Variant]()
+        for part in (part for sweep_spec in self.sweep_specs for part in sweep_spec.variants):
+            before = merged.get(variant_name("", part.values), part)
+            merged[variant_name("", part.values)] = part.model_copy(update={"centres": before.centres | part.centres})
         variants = []
-        for part in last.variants:
+        for part in merged.values():
             centres = {name: c for name, c in part.centres.items() if variant_name(name, part.values) in wanted}
             variants += [part.model_copy(update={"centres": centres})] if centres else []
+        last = self.sweep_specs[-1]
         axes = self._common_axes([latest[name] for name in wanted], wanted) or last.axes
         first = {"recipe": variants[0].recipe, "centres": variants[0].centres}
         return last.model_copy(update={**first, "variants": tuple(variants), "criterion": None, "axes": axes})

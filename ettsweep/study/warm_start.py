@@ -148,4 +148,6 @@ def _no_source_reason(source_name: str, verdicts: Sequence[Verdict], study: Stud
         remedy = f"`ettsweep verify-optimum{sweep_options} --follow` continues"
         remedy += ", and --unverified starts at the best point so far" if scored else ""
         return f"{source_name} has no verified optimum: {verdict_list}; {remedy}"
+    if not study.base.info.has_strategies:
+        return f"{source_name}: its optimum cannot be mapped, since runs of {study.title} state no width"
     return f"{source_name}: {study.title} can only start from another family with the same optimizer: {verdict_list}"

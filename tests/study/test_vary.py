@@ -109,8 +109,20 @@ def test_a_sweep_keeps_its_variants_and_grows_by_seeds(grid: Write, tmp_path: Pa
     latest = sweep.latest_spec(["opt=muon batch=32"])
     assert [*latest.names] == ["opt=muon batch=32"]
     assert [study.strategy for study in latest.studies()] == ["opt=muon batch=32"]
+    extend_sweep(results, "w", latest.model_copy(update={"seeds": (7,)}))
+    (sweep,) = load_sweep_store(results).sweeps.values()
+    assert sweep.latest_spec().names.keys() == first.names.keys(), "one variant went on alone"
     with pytest.raises(InputError, match=r"what varies is opt=adam batch=32; .* there, opt=adam batch=32; .* here"):
         extend_sweep(results, "w", load_sweep_spec(grid(vary={"opt": ["adam", "sgd"], "batch": [32, 64]})).bound())
+
+
+def test_a_variant_of_a_model_goes_on_alone(grid: Write, tmp_path: Path) -> None:
+    spec = load_sweep_spec(grid(VIT, vary={"batch_size": [32, 64]})).bound()
+    extend_sweep(tmp_path, "w", spec)
+    (sweep,) = load_sweep_store(tmp_path).sweeps.values()
+    extend_sweep(tmp_path, "w", sweep.latest_spec(["mup batch_size=64"]).model_copy(update={"seeds": (7,)}))
+    (sweep,) = load_sweep_store(tmp_path).sweeps.values()
+    assert sweep.latest_spec().names == spec.names
 
 
 def test_the_limit_of_runs_counts_all_variants(grid: Write, monkeypatch: pytest.MonkeyPatch) -> None:

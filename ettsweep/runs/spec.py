@@ -191,9 +191,11 @@ class Recipe(StrictModel):
         data: dict[str, Any] = serialise(self)
         if data.get("trainable") == BUILT_IN:
             del data["trainable"]  # as before there were others
-        for name in ("axes", "linear", "variant", "inputs", "usual_axes"):
+        for name in ("axes", "linear", "variant", "inputs"):
             if name in data and not data[name]:
                 del data[name]
+        if data.get("usual_axes", ()) is None:  # empty where neither is an axis
+            del data["usual_axes"]
         last = {name: data.pop(name) for name in self.written_last if name in data}
         return data | last
 

@@ -16,7 +16,7 @@ from ettsweep.study import grid_file
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.study.study import Study
-from ettsweep.study.sweep_store import StudiesByFamily
+from ettsweep.study.sweep_store import StudiesByFamily, extend_sweep, load_sweep_store
 
 COMMAND = {
     "command": "python train.py --lr {lr} --batch {batch} --seed {seed} --out {out}",

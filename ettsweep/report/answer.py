@@ -1,6 +1,5 @@
 """The answer of a verdict in one line: which point to use, and how much better a neighbour may still be."""
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.runs.point import Point
-from ettsweep.study.lattice import EDGE_AXIS, shifted
+from ettsweep.study.lattice import EDGE_AXIS, Axis, shifted
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Bound, Verdict, best_point
@@ -205,23 +204,28 @@ def _shifted(study: Study, point: Point, name: str, steps: int) -> Point:
 
 
 def _steps_text(study: Study) -> str:
-    """Return the steps of the free axes: `steps of a factor of 2`, or `steps of x3 in lr, x4 in wd`."""
-    factors = {name: three_digits(2**axis.step) for name, axis in study.free.items()}
-    if len({*factors.values()}) == 1:
-        return f"steps of a factor of {next(iter(factors.values()))}"
-    return f"steps of {', '.join(f'x{factor} in {name}' for name, factor in factors.items())}"
+    """Return the steps of the free axes: `steps of a factor of 2`, or `steps of x3 in lr, 0.1 in dropout`."""
+    steps = {name: _step_text(axis) for name, axis in study.free.items()}
+    if len({*steps.values()}) == 1:
+        return f"steps of {next(iter(steps.values())).replace('x', 'a factor of ')}"
+    return f"steps of {', '.join(f'{step} in {name}' for name, step in steps.items())}"
+
+
+def _step_text(axis: Axis) -> str:
+    return three_digits(axis.step) if axis.scale == "linear" else f"x{three_digits(2**axis.step)}"
 
 
 def _move_text(study: Study, point: Point | None) -> str:
     """Return a step to a neighbour as the subject of a sentence."""
     free = study.free
-    if all(not axis.values and math.isclose(axis.step, 1, abs_tol=1e-6) for axis in free.values()):
+    if all(not axis.values and _step_text(axis) == "x2" for axis in free.values()):
         return f"Halving or doubling {'either' if len(free) > 1 else next(iter(free))}"
     steps = []
     for name, axis in free.items():
-        step = f"x{three_digits(2**axis.step)}"
-        if axis.values and point:
-            step = " or ".join(three_digits(axis.shifted(point[name], sign)) for sign in (-1, 1))
+        step = _step_text(axis)
+        if point and (axis.values or axis.scale == "linear"):
+            at = point[name]
+            step = " or ".join(three_digits(axis.shifted(at, sign)) for sign in (-1, 1) if axis.reaches(at, sign))
         steps.append(f"{name} ({step})")
     return f"A step up or down in {' or '.join(steps)}"
 

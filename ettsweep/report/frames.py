@@ -25,8 +25,8 @@ POINT_COLUMNS = (
         "point",
         "x",
         "y",
-        "x_log2",
-        "y_log2",
+        "x_place",
+        "y_place",
         "x_steps",
         "y_steps",
         "common_log2_lr",
@@ -46,7 +46,8 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
 
     Columns:
         axes: names of the axes, x and then y, with a comma between.
-        x, y, x_log2, y_log2: values along both; missing without a second axis, and log2 of 0.
+        x, y: values along both; missing without a second axis.
+        x_place, y_place: log2 of these, or on a linear axis themselves, see `Axis.place`; missing for a fixed 0.
         x_steps, y_steps: cell from the candidate, or from the first point, see `Study.cell`; missing off its lattice.
         common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy by powers of the width.
         role: candidate, neighbour or other.
@@ -78,9 +79,11 @@ def _point_rows(family: JudgedFamily) -> list[tuple[object, ...]]:
         metric = study.metric
         score_cell = "" if scored.score is None else score_with_error(scored.score, error, metric)
         at = [point[name] for name in study.map_axes]
+        axes = [study.axes[name] for name in study.map_axes]
+        places = [axis.place(value) if value or axis.has_zero else None for axis, value in zip(axes, at, strict=True)]
         rows.append(
             (
-                *(*_owner_columns(study), point_powers(point), *_two(at, None), *_two(map(log2, at), None)),
+                *(*_owner_columns(study), point_powers(point), *_two(at, None), *_two(places, None)),
                 *(*(study.cell(point, origin) or (None, None)), *_common_log2(study, point)),
                 *(
                     family.role(point),

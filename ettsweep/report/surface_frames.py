@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.report.families import JudgedFamily
+from ettsweep.study.lattice import Axis
 from ettsweep.study.posterior import Posterior
 from ettsweep.study.surface import Array
 from ettsweep.study.surface_optimum import SurfaceOptimum, find_optimum, mesh_over
@@ -29,23 +30,27 @@ def fitted_surface(verdict: Verdict) -> tuple[Posterior, SurfaceOptimum] | None:
 
 
 def optimum_text(verdict: Verdict) -> str:
-    """Return lr and wd of the fitted optimum with standard errors, such as "lr 2^(-6.12 ± 0.20)".
+    """Return the values of the fitted optimum with standard errors, such as "lr 2^(-6.12 ± 0.20)".
 
     Empty without a surface.
     """
     if (surface := fitted_surface(verdict)) is None or verdict.point is None:
         return ""
     study, (_, best) = verdict.study, surface
-    free = [(name, verdict.point[name], axis) for name, axis in study.free.items()]
-    moved_D = best.position_D.tolist()
-    log2 = [math.log2(axis.shifted(at, moved)) for (_, at, axis), moved in zip(free, moved_D, strict=True)]
-    if best.error is None:
-        positions = ", ".join(f"{name} 2^{at:.1f}" for (name, _, _), at in zip(free, log2, strict=True))
-        return f"{positions}, with an error that reaches beyond the fitted points"
-    errors = [axis.step * error for (_, _, axis), error in zip(free, best.error.tolist(), strict=True)]
-    return ", ".join(
-        f"{name} 2^({at:.2f} ± {error:.2f})" for (name, _, _), at, error in zip(free, log2, errors, strict=True)
-    )
+    moved_D, error_D = best.position_D.tolist(), [None] * len(study.free) if best.error is None else best.error.tolist()
+    texts = [
+        _value_text(name, axis, axis.shifted(verdict.point[name], moved), error)
+        for (name, axis), moved, error in zip(study.free.items(), moved_D, error_D, strict=True)
+    ]
+    return ", ".join(texts) + (", with an error that reaches beyond the fitted points" if best.error is None else "")
+
+
+def _value_text(name: str, axis: Axis, value: float, steps: float | None) -> str:
+    """Return a value of an axis with its error, which is in steps."""
+    if axis.scale == "linear":
+        return f"{name} {value:.2g}" if steps is None else f"{name} {value:.3g} ± {axis.step * steps:.2g}"
+    at = math.log2(value)
+    return f"{name} 2^{at:.1f}" if steps is None else f"{name} 2^({at:.2f} ± {axis.step * steps:.2f})"
 
 
 def fitted_curve_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:

@@ -34,6 +34,7 @@ from ettsweep.report.reason_text import edge_text, reason_text, runs_text
 from ettsweep.runs.point import Point, axis_cells
 from ettsweep.runs.versions import group_by_version
 from ettsweep.study.fresh import CONFIDENCE, FreshComparison, compare_fresh
+from ettsweep.study.lattice import Axis
 from ettsweep.study.study import study_titles
 from ettsweep.study.verdict import MEANS_VERDICTS, Bound, ScoredPoint, Verdict, conflicting_verdicts
 
@@ -342,7 +343,7 @@ def _neighbour_rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
             worse_by = _means_text(metric.worse_by(scored.score, verdict.score), verdict)
         is_better = not is_fitted and metric.is_better(scored.score, verdict.score)
         yield {
-            "move": _move_text(point, verdict.point or point),
+            "move": _move_text(verdict, point),
             "at": [power_and_decimal(value, name) for name, value in point.values.items()],
             "state": scored.state.value,
             "score": "" if scored.score is None else score_text(scored.score, metric, unit=False),
@@ -358,13 +359,16 @@ def _compared_neighbours(verdict: Verdict) -> "Iterable[tuple[ScoredPoint, Diffe
     return zip(verdict.neighbours, differences or [None] * len(verdict.neighbours), strict=True)
 
 
-def _move_text(point: Point, centre: Point) -> str:
-    return ", ".join(_axis_move(name, point[name], centre[name]) for name in centre.values)
+def _move_text(verdict: Verdict, point: Point) -> str:
+    centre, axes = verdict.point or point, verdict.study.axes
+    return ", ".join(_axis_move(name, axes[name], point[name], centre[name]) for name in centre.values)
 
 
-def _axis_move(name: str, new: float, old: float) -> str:
+def _axis_move(name: str, axis: Axis, new: float, old: float) -> str:
     if log2(new) == log2(old):
         return name
+    if axis.scale == "linear":
+        return f"{name} {'+' if new > old else '-'} {three_digits(abs(new - old))}"
     if not (new and old):
         return f"{name} {three_digits(new)}"
     return f"{three_digits(new / old)} {name}" if new > old else f"{name} / {three_digits(old / new)}"

@@ -13,7 +13,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes
-from ettsweep.study.lattice import EDGE_AXIS, neighbours
+from ettsweep.study.lattice import EDGE_AXIS, Axis, neighbours
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.posterior import Posterior, as_fitted, fit_posterior, is_fitted_in_log
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
@@ -37,10 +37,15 @@ DECIDING_SEEDS = 3
 the surface says."""
 
 FAR = 1e3
-"""Steps in the fit from a value of 0, which has no log, to the others: so far, the surface tells nothing of them."""
+"""Steps in the fit from a level of 0, which has no log, to the others: so far, the surface tells nothing of them."""
 
 MIN_SEEDS_FOR_JUMP = 2
 """Seeds that a point beyond the neighbours needs before a climb may jump to it: a single one may be luck."""
+
+
+def _place(axis: Axis, value: float) -> float:
+    """Return where a value lies in the fit, in steps."""
+    return axis.place(value) / axis.step if value or not axis.zero else -FAR
 
 
 class BoundRule(StudyState):
@@ -183,19 +188,19 @@ class BoundRule(StudyState):
     def _is_on_level(self, position: Position, candidate: Point) -> bool:
         """`True` if a position has a value of 0 along the same axes as the candidate."""
         at = self.point_at(position, candidate)
-        return all(bool(at[name]) == bool(candidate[name]) for name in self.study.free)
+        levels = (name for name, axis in self.study.free.items() if axis.zero)
+        return all(bool(at[name]) == bool(candidate[name]) for name in levels)
 
     def _places(self, candidate: Point, positions: Iterable[Position]) -> dict[Position, Position]:
-        """Return the places of positions in the fit, in mean steps, if an axis is uneven; a value of 0 is far off."""
+        """Return the places of positions in the fit, in mean steps, if an axis is uneven; a level of 0 is far off."""
         free = self.study.free
         if all(axis.is_even for axis in free.values()):
             return {}
-        start = {name: axis.place(candidate[name]) if candidate[name] else 0.0 for name, axis in free.items()}
         places = dict[Position, Position]()
         for position in positions:
             at = self.point_at(position, candidate)
             places[position] = tuple(
-                steps if axis.is_even else (axis.place(at[name]) - start[name]) / axis.step if at[name] else -FAR
+                steps if axis.is_even else _place(axis, at[name]) - _place(axis, candidate[name])
                 for steps, (name, axis) in zip(position, free.items(), strict=True)
             )
         return places

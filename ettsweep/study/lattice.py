@@ -123,8 +123,13 @@ class Axis(StrictModel):
         return (len(self.values) - 1) // 2
 
     def place(self, value: float) -> float:
-        """Return where a value lies on a scale on which steps add: its log2, or itself if the scale is linear."""
-        return math.log2(value) if self.scale == "log" else value
+        """Return where a value lies on a scale on which steps add: its log2, or itself if the scale is linear.
+
+        A level of 0 lies a step below the lowest value.
+        """
+        if self.scale == "linear":
+            return value
+        return math.log2(value) if value or not self.zero else math.log2(self._listed(0)) - self.step
 
     def around(self, centre: float) -> "Axis":
         """Return the axis with its list scaled to another centre, as by maps between strategies."""
@@ -186,6 +191,11 @@ class Axis(StrictModel):
         return (self.place(value) - self.place(origin)) / self.step
 
     @property
+    def has_zero(self) -> bool:
+        """Whether 0 may be whole steps from other values."""
+        return self.zero or self.scale == "linear"
+
+    @property
     def is_even(self) -> bool:
         """Whether steps count as equally long: a list may be off by a quarter of a step."""
         places = [self.place(value) for value in self.values]
@@ -203,7 +213,7 @@ class Axis(StrictModel):
     def nearest(self, centre: float, value: float) -> float:
         """Return the lattice value nearest to `value`, whole steps from `centre`; the centre if the axis is fixed."""
         # No steps lead to 0 or from it, unless it is a level.
-        if self.fixed or (self.scale == "log" and not self.zero and not (centre and value)):
+        if self.fixed or not (self.has_zero or (centre and value)):
             return centre
         return float(self.shifted(centre, round(self.distance(value, centre))))
 

@@ -608,5 +608,13 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
         listed = [by_number.get(k, ordered[0] * 2.0 ** (k * step)) for k in range(at[-1] + 1)]
         note = f"{name}: ettsweep treats values as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
         return Axis.of([*zero, *listed]), note if off > EXACT else ""
+    if name not in USUAL_AXES and _is_linear(every):
+        return Axis.of(every, scale="linear"), ""
     apart = f"x{2 ** min(hops):.3g} to x{2 ** max(hops):.3g}"
     return Axis.of(every), f"{name}: steps are uneven ({apart}); neighbours are the next values"
+
+
+def _is_linear(values: Sequence[float]) -> bool:
+    """Whether three or more ascending values, such as 0, 0.1, 0.2, differ by equal steps."""
+    mean = (values[-1] - values[0]) / (len(values) - 1)
+    return len(values) > 2 and all(abs(high - low - mean) <= EXACT * mean for low, high in pairwise(values))

@@ -136,7 +136,7 @@ class Study:
         for name, axis in axes.items():
             if origin[name] == point[name]:
                 steps[name] = 0
-            elif not ((origin[name] and point[name]) or axis.zero):  # 0 is infinitely many steps away
+            elif not ((origin[name] and point[name]) or axis.has_zero):  # 0 is infinitely many steps away
                 return None
             else:
                 steps[name] = round(axis.distance(point[name], origin[name]))

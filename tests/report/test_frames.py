@@ -47,7 +47,7 @@ def test_scores_are_means_over_the_seeds_that_count_with_their_standard_error(sa
     assert (centre["seeds"], centre["metric"].name, centre["told"]) == (3, "best_loss", "0.1004 ± 0.0002")
     members = {run.id for run in family(sample, "standard").optimum}
     assert (set(centre["runs"].split()), len(members)) == (members, len(SEEDS) + len(FRESH))
-    assert tuple(centre[["x", "y", "x_log2", "y_log2"]]) == (2.0**-6, 0.5, -6, -1)
+    assert tuple(centre[["x", "y", "x_place", "y_place"]]) == (2.0**-6, 0.5, -6, -1)
     worst = points(sample, "standard").loc["(2^-5, 2^0)"]
     assert (worst["state"], worst["told"], worst["seeds"]) == ("diverged", "", 3)
     assert worst[["score", "error"]].isna().all(), "where a seed diverged"
@@ -79,10 +79,10 @@ def test_common_coordinates_have_the_same_bulk_step(sample: Made) -> None:
     """AdamW's factor of the bulk is n^((s - 3) / 2) (eq:AdamWlambdaG-preview-Q), and n is 32; lr wd stays."""
     for strategy, s in (("ntk", 0.0), ("hybrid", 0.5), ("mup", 1.0)):
         frame, shift = points(sample, strategy), 5 * (s - 3) / 2
-        assert (frame["common_log2_lr"] - frame["x_log2"]).tolist() == pytest.approx([shift] * len(frame))
-        assert (frame["common_log2_wd"] - frame["y_log2"]).tolist() == pytest.approx([-shift] * len(frame))
+        assert (frame["common_log2_lr"] - frame["x_place"]).tolist() == pytest.approx([shift] * len(frame))
+        assert (frame["common_log2_wd"] - frame["y_place"]).tolist() == pytest.approx([-shift] * len(frame))
     standard = points(sample, "standard")
-    assert standard["common_log2_lr"].tolist() == pytest.approx(standard["x_log2"].tolist())
+    assert standard["common_log2_lr"].tolist() == pytest.approx(standard["x_place"].tolist())
 
 
 def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:

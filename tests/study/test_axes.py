@@ -132,11 +132,14 @@ def test_the_short_form_is_that_of_lr_and_wd(grid: Write) -> None:
     assert {spec.run_id for spec in short.specs()} == {spec.run_id for spec in stated.specs()}
 
 
-def test_lr_need_not_be_an_axis(grid: Write) -> None:
+def test_lr_need_not_be_an_axis(grid: Write, tmp_path: Path) -> None:
     run = {**COMMAND, "command": "python train.py --momentum {momentum} --batch {batch} --seed {seed}"}
     study = only(grid(run=run, axes={"momentum": [0.8, 0.9], "batch": [32, 64]}))
     assert [*study.axes] == ["momentum", "batch"]
     assert {tuple(point) for point in study.grid_points} == {(a, b) for a in (0.8, 0.9) for b in (32, 64)}
+    extend_sweep(tmp_path, "w", load_sweep_spec(tmp_path / "g.yaml"))
+    (sweep,) = load_sweep_store(tmp_path).sweeps.values()
+    assert sweep.studies[0].family == study.family
 
 
 @pytest.mark.parametrize(
@@ -288,3 +291,11 @@ def test_a_range_has_a_limit(
     monkeypatch.setattr(grid_file, "MAX_RUNS", 20_000)
     with pytest.raises(InputError, match=message):
         load_sweep_spec(grid(axes={"lr": AXES["lr"], "batch": axis}))
+
+
+def test_a_level_of_zero_lies_a_step_below_the_others_and_zero_of_a_linear_axis_at_itself(grid: Write) -> None:
+    assert Axis.of([0.0, 0.125, 0.25]).place(0.0) == -4
+    assert Axis.of([0.0, 0.1, 0.2], scale="linear").place(0.0) == 0
+    study = only(grid(axes={"lr": AXES["lr"], "batch": {"values": [0, 1, 2], "scale": "linear"}}))
+    centre, zero = Point.of(lr=0.25, batch=1), Point.of(lr=0.25, batch=0)
+    assert study.cell(zero, centre) == (0, -1)

@@ -45,7 +45,7 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
         error = given("error", steps, 0.01) if score is not None else None
         mapping = {
             **{"sweep": "w", "family": "f", "model": "m", "strategy": "ntk", "axes": "lr, wd", "point": named(steps)},
-            **dict(zip(("x", "y", "x_log2", "y_log2"), (*point, *map(log2, point)), strict=True)),
+            **dict(zip(("x", "y", "x_place", "y_place"), (*point, *map(log2, point)), strict=True)),
             **{"x_steps": steps[0], "y_steps": steps[1], "role": role, "metric": metric},
             **{"state": "done" if score is not None else "diverged", "score": score, "error": error, "seeds": 3},
             **{

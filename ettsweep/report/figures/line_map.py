@@ -24,16 +24,16 @@ CLIP_REACH = 8
 def line_map(
     points: pd.DataFrame, fitted_curve: pd.DataFrame, optimum: pd.DataFrame, ranges: pd.DataFrame | None
 ) -> Json:
-    """Draw scores with standard errors against log2 of the free axis; points without a score are at the worse edge.
+    """Draw scores with standard errors along the free axis, in log2 unless it is linear.
 
-    The arguments are those of `lattice`.
+    Points without a score are at the worse edge. The arguments are those of `lattice`.
     """
     data = Datasets()
     # A single point does not show which axis is free; the searched ranges may.
     located = points if ranges is None else pd.concat([points, ranges])
     along = "y" if located["y_steps"].nunique() > located["x_steps"].nunique() else "x"
     names = dict(zip("xy", points["axes"].iloc[0].split(", "), strict=False))
-    title = f"log2 {names[along]}"
+    title = _axis_title(names[along], points[along], points[f"{along}_place"])
     if len(names) > 1:
         across = "y" if along == "x" else "x"
         title += f", {names[across]} {points[across].iloc[0]:.4g}"
@@ -42,7 +42,7 @@ def line_map(
     low, high = _score_range(points, (metric.mode == "max"))
     worst_y = factor * (low if (metric.mode == "max") else high)
     at = points.assign(
-        x=points[f"{along}_log2"],
+        x=points[f"{along}_place"],
         y=(factor * points["score"]).fillna(worst_y),
         low=factor * (points["score"] - points["error"]),
         high=factor * (points["score"] + points["error"]),
@@ -78,6 +78,13 @@ def line_map(
     return data.attach_to({"width": "container", "height": 260, "encoding": encoding, "layer": layers})
 
 
+def _axis_title(name: str, values: pd.Series, places: pd.Series) -> str:
+    if (values == places).all():
+        return name  # of a linear axis
+    zeros = places[values == 0]
+    return f"log2 {name}" + (f", 0 at {zeros.iloc[0]:g}" if len(zeros) else "")
+
+
 def _score_range(points: pd.DataFrame, accuracy: bool) -> tuple[float, float]:
     """Return the scores at both ends of the y axis."""
     scored = points.dropna(subset=["score"])
@@ -106,7 +113,7 @@ def _search_layers(data: Datasets, at: pd.DataFrame, ranges: pd.DataFrame, along
     layers = suggestion_numbers(data.add(numbered.assign(y=best_y)[["x", "y", "proposal"]]))
     if at[f"{along}_steps"].nunique() < 2:
         return layers  # one point does not show how long a step is
-    origin, step = _log2_origin_and_step(at, along)
+    origin, step = _origin_and_step(at, along)
     steps = ranges[f"{along}_steps"]
     ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
     edges = {
@@ -127,11 +134,11 @@ def _fitted_layers(
     colour: str,
 ) -> list[Json]:
     """Draw the fitted curve with a band of its standard error, and its optimum; without a fit, join the scores."""
-    scored = points.dropna(subset=["score"]).sort_values(f"{along}_log2")
+    scored = points.dropna(subset=["score"]).sort_values(f"{along}_place")
     if fitted_curve.empty:
-        line = pd.DataFrame({"x": scored[f"{along}_log2"], "y": factor * scored["score"]})
+        line = pd.DataFrame({"x": scored[f"{along}_place"], "y": factor * scored["score"]})
         return [{"data": data.add(line), "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.2}}]
-    origin, step = _log2_origin_and_step(points, along)
+    origin, step = _origin_and_step(points, along)
     mesh = fitted_curve.assign(x=origin + step * fitted_curve[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
@@ -157,9 +164,9 @@ def _fitted_layers(
     ]
 
 
-def _log2_origin_and_step(points: pd.DataFrame, along: str) -> tuple[float, float]:
-    """Return log2 of the axis at step 0, and the length of a step."""
+def _origin_and_step(points: pd.DataFrame, along: str) -> tuple[float, float]:
+    """Return the place on the axis of step 0, and the length of a step."""
     ordered = points.sort_values(f"{along}_steps")
     first, last = ordered.iloc[0], ordered.iloc[-1]
-    step = (last[f"{along}_log2"] - first[f"{along}_log2"]) / (last[f"{along}_steps"] - first[f"{along}_steps"])
-    return first[f"{along}_log2"] - step * first[f"{along}_steps"], step
+    step = (last[f"{along}_place"] - first[f"{along}_place"]) / (last[f"{along}_steps"] - first[f"{along}_steps"])
+    return first[f"{along}_place"] - step * first[f"{along}_steps"], step

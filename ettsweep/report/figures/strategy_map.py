@@ -24,7 +24,7 @@ def strategies(points: pd.DataFrame) -> Json:
     """
     data = Datasets()
     order = sorted(points["strategy"].unique(), key=strategy_rank)
-    names = ["x_log2", "y_log2", "common_log2_lr", "common_log2_wd"]
+    names = ["x_place", "y_place", "common_log2_lr", "common_log2_wd"]
     rows = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", *names]]
     colours = {"domain": order, "range": [strategy_colour(name) for name in order]}
     symbols = {"domain": order, "range": [SYMBOLS.get(name, "cross") for name in order]}
@@ -42,8 +42,8 @@ def strategies(points: pd.DataFrame) -> Json:
         ],
     }
     place = [
-        {"calculate": f"{MAPPED} ? datum.common_log2_lr : datum.x_log2", "as": "x"},
-        {"calculate": f"{MAPPED} ? datum.common_log2_wd : datum.y_log2", "as": "y"},
+        {"calculate": f"{MAPPED} ? datum.common_log2_lr : datum.x_place", "as": "x"},
+        {"calculate": f"{MAPPED} ? datum.common_log2_wd : datum.y_place", "as": "y"},
     ]
     # Numbered where several coincide, for the sizes of rings and the heights of labels.
     optima = [
@@ -74,7 +74,7 @@ def strategies(points: pd.DataFrame) -> Json:
         },
     ]
     switch = {"bind": {"input": "checkbox", "name": "in the coordinates of standard "}}
-    is_mapped = (rows["common_log2_lr"] != rows["x_log2"]).any()
+    is_mapped = (rows["common_log2_lr"] != rows["x_place"]).any()
     return data.attach_to(
         {
             "params": [{"name": MAPPED, "value": False, **(switch if is_mapped else {})}],

@@ -19,7 +19,7 @@ from ettsweep.runs.spec import (
     variable_of,
     with_field,
 )
-from ettsweep.schema import Source, StrictModel, keys_of, locating, validate
+from ettsweep.schema import Source, StrictModel, keys_of, validate
 from ettsweep.study.lattice import MAX_AXES, Axis
 
 NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -61,9 +61,10 @@ def with_axes(data: dict[str, Any], location: str) -> tuple[dict[str, Any], Furt
             elif "values" in form:
                 data[name] = form
             else:
-                centre[name] = form.pop("centre", None)
-                data[name] = form
-                if centre[name] is None:
+                data[name] = {key: value for key, value in form.items() if key != "centre"}
+                if form.get("centre") is not None:
+                    centre[name] = form["centre"]
+                elif not data.get("centre"):
                     raise InputError(f"{at}: centre is missing, such as {{centre: 0.01, range: [-2, 2]}}")
         except InputError as error:
             problems.append(str(error))
@@ -262,7 +263,6 @@ def check_fields(further: Further, recipe: Recipe, location: str) -> Further:
         axis = axis.model_copy(update={"whole": isinstance(old, int)} | _limits(recipe, name))
         axis, centre = _checked(axis, centre if axis.whole else float(centre), at)
         for value in axis.grid(centre):
-            with locating(Source(at)):
-                validate(type(recipe), with_field(recipe, name, value).model_dump(), at)
+            validate(type(recipe), with_field(recipe, name, value).model_dump(), at)
         checked[name] = axis, centre
     return checked

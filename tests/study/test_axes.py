@@ -266,6 +266,12 @@ def test_a_wrong_form_of_an_axis_is_refused(grid: Write, axes: dict[str, object]
         only(grid(axes=axes if "a.b" in axes else {**AXES, **axes}))
 
 
+def test_a_centre_may_stand_beside_the_axes(grid: Write) -> None:
+    axes = {"lr": {"range": [-1, 0]}, "schedule.warmup_steps": [0, 12]}
+    study = only(grid(VIT, centre={"standard": {"lr": 0.5, "wd": 0.5}}, axes=axes))
+    assert {point["lr"] for point in study.grid_points} == {0.25, 0.5}
+
+
 def test_a_centre_is_stated_once(grid: Write) -> None:
     with pytest.raises(InputError, match=re.escape("centre: lr has its centre under `axes:` too; write it once")):
         only(grid({**VIT, "centre": {"standard": {"lr": 0.5, "wd": 0.5}}}))

@@ -52,6 +52,11 @@ ROUNDING = 0.005
 MAX_FILLED = 4
 """Most values of an even axis, as a multiple of those in the table; with more, its steps are uneven."""
 
+SECOND_AXIS = re.compile(
+    r"(.*[_ ])?(bs|batch([_ ]?size)?|wd|weight[_ ]?decay|warm_?up.*|momentum|beta_?\d)", re.IGNORECASE
+)
+"""Names of settings that are searched beside a learning rate."""
+
 EXACT = 1e-3
 """Share of a step by which steps may differ and be equal, since values are rounded."""
 
@@ -354,7 +359,7 @@ def _one_table(
         if (other := first.setdefault((point, score.seed), k)) == k:
             continue
         if others := _others(table, rows):
-            options = _options(table.columns, others)
+            options = _options(table.columns, others, rows)
             raise InputError(
                 f"{table.source}, {rows[k].place}: {point.words} is there several times ({rows[other].place}), with "
                 f"different {' and '.join(others)}. Add {options}, or delete columns that only name the runs"
@@ -368,13 +373,25 @@ def _one_table(
     return Scores(variant, list(scores), paired=True)
 
 
-def _options(columns: Columns, others: Sequence[str]) -> str:
-    """Return the options for settings that tell runs apart: the one with most values is an axis, if there is room."""
+def _options(columns: Columns, others: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return the options for settings that tell runs apart: one is an axis, if there is room; none follows from others.
+
+    The axis is the one with a usual name, else that of most values.
+    """
     axes, rest = [*columns.axes.values()], list(others)
     if len(axes) < MAX_AXES:
-        axes.append(rest.pop(0))
+        axes.append(rest.pop(next((k for k, name in enumerate(rest) if SECOND_AXIS.fullmatch(name)), 0)))
+    for name in [*rest]:
+        fewer = [each for each in rest if each != name]
+        if len(_settings(rows, [*axes, *columns.by, *fewer])) == len(_settings(rows, [*axes, *columns.by, *rest])):
+            rest = fewer
     by = [*columns.by, *rest]
     return " ".join([f"--axes {','.join(axes)}", *([f"--by {','.join(by)}"] if by else [])])
+
+
+def _settings(rows: Sequence[Row], names: Sequence[str]) -> set[tuple[str, ...]]:
+    """Return the different values of some columns together."""
+    return {tuple(str(row.values.get(name, "")) for name in names) for row in rows}
 
 
 def _others(table: ScoreTable, rows: Sequence[Row]) -> list[str]:

@@ -428,3 +428,19 @@ def test_a_page_of_a_table_has_its_map(call: Call, tmp_path: Path) -> None:
     page = (tmp_path / "page" / "a.html").read_text()
     assert "Use lr 0.000977, bs 0.1." in page
     assert "(2 lr, bs / 2)" in page
+
+
+def test_the_options_for_a_table_of_many_settings_are_few_and_work(call: Call, tmp_path: Path) -> None:
+    rows = [
+        (lr, steps, 32 * k, n, n / 10, lr + k + n)
+        for lr in (1, 2)
+        for k in (1, 2)
+        for n in (10, 20)
+        for steps in [n // k]
+    ]
+    path = table(tmp_path / "a.csv", rows, "lr,steps,bs,N,D,loss")
+    told = call("verdict", path, code=2).err
+    options = "--axes lr,bs --by D"
+    assert f"Add {options}," in told, "the steps and N follow from these"
+    judged = call("verdict", path, *options.split(), "--format", "json", code=1)
+    assert [each["strategy"] for each in judged.json] == ["D=1", "D=2"]

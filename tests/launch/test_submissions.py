@@ -14,34 +14,25 @@ from ettsweep.launch.cleanup import find_waste, remove
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slurm_api import ArrayTask
-from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, submissions
+from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, write_submission
 from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.runs.state import State
 
-
-def live_workers(folder: Path) -> list[Process]:
-    return read_submission(folder).live_workers()
-
-
-def queued_runs(results: Path) -> set[str]:
-    job = SchedulerLiveness(results).job_status("0123456789ab")
-    return {"0123456789ab"} if job and job.state is State.QUEUED else set()
+RUN = "0123456789ab"
+ME = process_identity()
+GONE = replace(ME, start_time="1")
+UNSEEN = replace(ME, host="node7", boot_id="another")
 
 
 # --- order ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_newest_submission_has_the_highest_number_whatever_clocks_say(results: Path) -> None:
-    """Names of earlier versions begin with the time; that of a submitter with a fast clock counts as old all the same."""
-    jobs = results / "jobs"
-    for name in ("20991231-235959-999999-00000000", "000001-ffffffff", "000009-00000000", "1000000-00000000", "notes"):
-        (jobs / name).mkdir(parents=True)
+    for name in ("000001-ffffffff", "000009-00000000", "1000000-00000000", "notes"):
+        (results / "jobs" / name).mkdir(parents=True)
     names = [folder.name for folder in submission_folders(results)]
-    assert names[1:] == ["notes", "000001-ffffffff", "000009-00000000", "1000000-00000000"]
-    (jobs / (name := next_name(results))).mkdir()
-    assert name.startswith("1000001-")
-    assert submission_folders(results)[-1].name == name
+    assert names == ["notes", "000001-ffffffff", "000009-00000000", "1000000-00000000"]
+    assert next_name(results).startswith("1000001-")
     assert next_name(results / "none").startswith("000001-")
 
 
@@ -53,10 +44,10 @@ def submission(results: Path) -> Callable[..., Path]:
     """Return a function that writes the submission of one run to two slots or more, as its command would."""
 
     def make(submitter: Process | None, *workers: Process) -> Path:
-        folder = results / "jobs" / "20260101-000000-00000000"
+        folder = results / "jobs" / "000001-00000000"
         folder.mkdir(parents=True, exist_ok=True)
         content = {
-            "runs": ["0123456789ab"],
+            "runs": [RUN],
             "slots": [asdict(slot) for slot in LocalProfile(slots=max(2, len(workers))).resolve_slots()],
             "submitter": submitter.to_json() if submitter else None,
         }
@@ -78,26 +69,17 @@ def vacant(folder: Path) -> dict[str, bool]:
     return {v.slot: v.died for v in read_submission(folder).vacant_slots()}
 
 
-ME = process_identity()
-GONE = replace(ME, start_time="1")
-UNSEEN = replace(ME, host="node7", boot_id="another")
-
-
 def test_a_submission_lives_while_its_command_is_starting_workers(submission: Any, results: Path) -> None:
-    assert live_workers(submission(ME)) == [ME, ME]
-    assert queued_runs(results) == {"0123456789ab"}
-    assert live_workers(submission(GONE)) == []
-    assert live_workers(submission(None)) == []
-    assert queued_runs(results) == set()
+    for submitter, live in ((ME, [ME, ME]), (GONE, []), (None, [])):
+        assert read_submission(submission(submitter)).live_workers() == live
+        assert (SchedulerLiveness(results).job_status(RUN) is not None) is bool(live)
 
 
 def test_a_worker_that_has_started_speaks_for_itself(submission: Any) -> None:
-    folder = submission(GONE, ME, ME)
-    says(folder, "cpu-0", GONE)
-    assert live_workers(folder) == [ME]
-    folder = submission(GONE, GONE, GONE)
-    says(folder, "cpu-0", ME)
-    assert live_workers(folder) == [ME]
+    for started, says_it_is in ((ME, GONE), (GONE, ME)):
+        folder = submission(GONE, started, started)
+        says(folder, "cpu-0", says_it_is)
+        assert read_submission(folder).live_workers() == [ME]
 
 
 def test_a_slot_is_vacant_where_its_worker_is_dead_and_another_lives(submission: Callable[..., Path]) -> None:
@@ -118,16 +100,11 @@ def test_a_slot_is_vacant_where_its_worker_is_dead_and_another_lives(submission:
 
 
 def test_no_more_slots_are_vacant_than_runs_wait(submission: Callable[..., Path], results: Path) -> None:
-    submission(GONE, GONE, ME)
-    assert [v.slot for v in SchedulerLiveness(results).vacant_slots(["0123456789ab"])] == ["cpu-0"]
     folder = submission(GONE, GONE, GONE, ME)
     says(folder, "cpu-1", GONE, claimed=True)
-    assert [v.slot for v in SchedulerLiveness(results).vacant_slots(["0123456789ab"])] == ["cpu-1"], (
-        "where one died first"
-    )
-    assert (
-        SchedulerLiveness(results).vacant_slots([]) == SchedulerLiveness(results).vacant_slots(["ba9876543210"]) == []
-    )
+    liveness = SchedulerLiveness(results)
+    assert [v.slot for v in liveness.vacant_slots([RUN])] == ["cpu-1"], "where one died first"
+    assert liveness.vacant_slots([]) == liveness.vacant_slots(["ba9876543210"]) == []
 
 
 @pytest.mark.parametrize("damage", [None, "{", '{"runs": ["../../etc"]}'])
@@ -138,7 +115,7 @@ def test_a_damaged_submission_has_no_workers(submission: Any, results: Path, dam
         path.write_text(damage)
     with pytest.raises(CorruptError):
         read_submission(path.parent)
-    assert queued_runs(results) == set()
+    assert SchedulerLiveness(results).job_status(RUN) is None
 
 
 # --- SLURM ----------------------------------------------------------------------------------------------------------
@@ -151,21 +128,17 @@ RUNS = [f"{number:012x}" for number in range(7)]
 def on_slurm(results: Path) -> Callable[..., Submission]:
     """Return a function that writes a submission to SLURM, as its command would; later ones are newer."""
 
-    def make(*runs: str, array: str | None = None, submitter: object = GONE, **content: Any) -> Submission:
-        folder = results / "jobs" / f"20260101-00000{len(submissions(results))}-00000000"
-        folder.mkdir(parents=True)
+    def make(array: str | None = None, submitter: Process | None = GONE, **content: Any) -> Submission:
         content = {
             "kind": "slurm",
-            "runs": runs or RUNS,
+            "runs": RUNS,
             "profile": {"gpus": 0, "nodes": 1, "runs_per_job": 1},
-            "submitter": submitter.to_json() if isinstance(submitter, Process) else submitter,
-            "code": None,
+            "submitter": submitter.to_json() if submitter else None,
             "cluster": "toy",
             "user": "1000",
             "name": "vit-ntk.1a2b3c4d",
         } | content
-        (folder / "submission.json").write_text(json.dumps(content))
-        submission = read_submission(folder)
+        submission = write_submission(results, content)
         if array:
             submission.record_array(array)
         return submission
@@ -173,7 +146,7 @@ def on_slurm(results: Path) -> Callable[..., Submission]:
     return make
 
 
-@pytest.mark.parametrize("per_job", [2, 3, 7])
+@pytest.mark.parametrize("per_job", [2, 7])
 def test_each_run_belongs_to_one_task_in_order(on_slurm: Any, per_job: int) -> None:
     submission = on_slurm(profile={"runs_per_job": per_job})
     tasks = [submission.task_runs(index) for index in range(-(-7 // per_job))]
@@ -204,24 +177,18 @@ def test_a_submission_is_being_made_until_its_number_is_known_or_its_command_giv
     assert submission.submitter_life() == "dead"
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "saved", "leaving"),
-    [
+def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(on_slurm: Any) -> None:
+    submission = on_slurm(profile={"nodes": 2, "gpus": 1})
+    for first, second, saved, leaving in (
         ({}, {"saved": True}, False, False),
         ({"leaving": True}, {"saved": True}, True, False),
         ({"leaving": True}, {"leaving": True}, True, True),
         ({"leaving": True, "restart": 0}, {"leaving": True}, False, False),
-    ],
-)
-def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(
-    on_slurm: Any, first: dict[str, Any], second: dict[str, Any], saved: bool, leaving: bool
-) -> None:
-    submission = on_slurm(profile={"nodes": 2, "gpus": 1})
-    for rank, messages in enumerate((first, second)):
-        content = {"process": ME.to_json(), "leaving": False, "saved": False, "restart": 1} | messages
-        (submission.path / f"worker-3-{rank}.json").write_text(json.dumps(content))
-    assert (submission.all_saved(3, 1), submission.all_leaving(3, 1)) == (saved, leaving)
-    assert not submission.all_saved(2, 1)
+    ):
+        for rank, messages in enumerate((first, second)):
+            submission.report_path(f"3-{rank}").write_text(json.dumps({"restart": 1} | messages))
+        assert (submission.all_saved(3, 1), submission.all_leaving(3, 1)) == (saved, leaving)
+        assert not submission.all_saved(2, 1)
 
 
 def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
@@ -254,9 +221,9 @@ def finish(results: Path, *runs: str) -> None:
 
 def cleaned(results: Path) -> set[str]:
     """Clean up and return the names of what is gone of the submissions."""
-    before = {path.name for path in (results / "jobs").iterdir()}
+    before = {path.name for path in submission_folders(results)}
     remove(find_waste(results))
-    return before - {path.name for path in (results / "jobs").iterdir()}
+    return before - {path.name for path in submission_folders(results)}
 
 
 @pytest.mark.usefixtures("tasks")
@@ -268,12 +235,12 @@ def test_a_submission_that_has_ended_goes_once_all_its_runs_are_finished(on_slur
     assert cleaned(results) == {submission.path.name}
 
 
-@pytest.mark.parametrize("state", ["PENDING", "COMPLETING"])
-def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[str, ArrayTask], state: str) -> None:
+def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[str, ArrayTask]) -> None:
     submission = on_slurm(array="12")
     finish(results, *RUNS)
-    tasks["12_6"] = ArrayTask("12_6", submission.name, state)
-    assert cleaned(results) == set()
+    for state in ("PENDING", "COMPLETING"):
+        tasks["12_6"] = ArrayTask("12_6", submission.name, state)
+        assert cleaned(results) == set()
     tasks["12_6"] = ArrayTask("12_6", submission.name, "COMPLETED")
     tasks["13_0"] = ArrayTask("13_0", "another.1", "RUNNING")
     assert cleaned(results) == {submission.path.name}
@@ -287,23 +254,20 @@ def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
     def no_answer(*asked: object) -> dict[str, ArrayTask]:
         raise SlurmUnavailableError("no controller")
 
-    submission = on_slurm(array="12", cluster="moon" if reason == "another cluster" else "toy")
+    on_slurm(array="12", cluster="moon" if reason == "another cluster" else "toy")
     finish(results, *RUNS)
     if reason == "silence":
         monkeypatch.setattr(slurm_api, "queue", no_answer)
     assert cleaned(results) == set()
-    assert submission.path.is_dir()
 
 
-@pytest.mark.usefixtures("tasks")
 def test_a_submission_that_came_alive_since_it_was_found_is_not_removed(
     on_slurm: Any, results: Path, tasks: dict[str, ArrayTask]
 ) -> None:
     submission = on_slurm(array="12")
     finish(results, *RUNS)
     waste = find_waste(results)
-    assert [item.path for item in waste] == [submission.path]
-    assert [item.reason for item in waste] == ["submission that has ended"]
+    assert [(item.path, item.reason) for item in waste] == [(submission.path, "submission that has ended")]
     tasks["12_0"] = ArrayTask("12_0", submission.name, "RUNNING")  # requeued by hand
     remove(waste)
     assert submission.path.is_dir()

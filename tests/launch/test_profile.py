@@ -51,10 +51,7 @@ def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(m
         LocalProfile(slots=4, devices_per_run=2).resolve_slots()
 
 
-def test_a_gpu_that_is_named_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,4")
-    with pytest.raises(InputError, match=r"CUDA_VISIBLE_DEVICES=4,5,4 hides all .*: a repeated entry hides"):
-        LocalProfile().resolve_slots()
+def test_settings_that_contradict_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
     with pytest.raises(InputError, match="devices: GPU 0 occurs twice; for two workers on each GPU"):
         load_profile("local", ["devices=[0, 1, 0]"])

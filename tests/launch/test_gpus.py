@@ -26,15 +26,12 @@ def line(number: int, name: str, uuid: str) -> str:
 H200 = "NVIDIA H200"
 THREE = [line(0, H200, A), line(1, H200, B), line(2, H200, C)]
 SPLIT = [
-    line(0, "NVIDIA A100-SXM4-40GB", A),
+    line(0, H200, A),
     f"  MIG 3g.20gb     Device  0: (UUID: {M1})",
     f"  MIG 1g.5gb      Device  1: (UUID: {M2})",
-    line(1, "NVIDIA A100-SXM4-40GB", B),
-    line(2, "NVIDIA A100-SXM4-40GB", C),
+    *THREE[1:],
     f"  MIG 7g.40gb     Device  0: (UUID: {M3})",
 ]
-OLD = f"MIG-{A}/1/0"
-SPLIT_R450 = [line(0, "A100-SXM4-40GB", A), f"  MIG 3g.20gb Device 0: (UUID: {OLD})", line(1, "A100-SXM4-40GB", B)]
 
 Driver = Callable[[list[str]], None]
 
@@ -103,7 +100,6 @@ def test_torchs_own_reading_is_the_same(monkeypatch: pytest.MonkeyPatch, value: 
     ("lines", "value", "expected"),
     [
         pytest.param(SPLIT, None, [M1, M2, B, M3], id="nothing is set: all instances, and cards that are whole"),
-        pytest.param(SPLIT_R450, None, [OLD, B], id="names of instances by old drivers"),
         pytest.param([], None, [], id="no driver"),
         pytest.param(SPLIT, "1,2,0", [B, M3, M1], id="numbers count cards, not instances"),
         pytest.param(SPLIT, A, [M1], id="the same by the card's UUID"),

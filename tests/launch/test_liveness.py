@@ -18,7 +18,7 @@ from ettsweep.launch.cancellation import withdraw_jobs
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.slurm_api import ArrayTask
 from ettsweep.launch.slurm_cache import QUERY_MAX_S, QUERY_MIN_S, SlurmCache, watch_heartbeats
-from ettsweep.launch.submissions import Submission, next_name, submissions
+from ettsweep.launch.submissions import Submission, submissions, write_submission
 from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -96,8 +96,6 @@ def submitted(
     **profile: Any,
 ) -> Submission:
     """Write a submission; later ones are newer."""
-    folder = results / "jobs" / next_name(results)
-    folder.mkdir(parents=True)
     content = {
         "kind": kind,
         "runs": runs or (RUN,),
@@ -109,10 +107,10 @@ def submitted(
         "name": name,
         "unproven": unproven,
     }
-    (folder / "submission.json").write_text(json.dumps(content))
+    submission = write_submission(results, content)
     if array:
-        (folder / "job.json").write_text(json.dumps({"id": array}))
-    return submissions(results)[-1]
+        submission.record_array(array)
+    return submission
 
 
 def claimed(results: Path, owner: Process | None = UNSEEN, run: str = RUN, job: Any = None, **claim: Any) -> Attempt:
@@ -120,7 +118,7 @@ def claimed(results: Path, owner: Process | None = UNSEEN, run: str = RUN, job: 
     attempt = RunDir(runs_dir(results) / run).attempt(1)
     attempt.path.mkdir(parents=True)
     content = claim | {"process": owner.to_json() if owner else {"pid": "x"}} | ({"job": job} if job else {})
-    (attempt.path / "claim.json").write_text(json.dumps(content))
+    attempt.claim_path.write_text(json.dumps(content))
     return attempt
 
 
@@ -345,14 +343,6 @@ def test_a_job_that_will_take_the_run_comes_first_and_then_the_newest(
     slurm.has("8_0", newer, name="a.2")
     state, _, job = look(results)
     assert (state, job) == expected
-
-
-@pytest.mark.parametrize(("host", "waits"), [(ME.host, False), ("elsewhere", True)])
-def test_workers_without_a_heart_are_gone_after_a_reboot(results: Path, host: str, waits: bool) -> None:
-    submitted(results, kind="local", array=None, submitter=replace(ME, boot_id="before", host=host), heartbeat_s=30)
-    status = SchedulerLiveness(results).job_status(RUN)
-    assert (status is not None and status.state is State.QUEUED) is waits
-    assert SchedulerLiveness(results).is_live(submissions(results)[0]) is waits
 
 
 # --- how often SLURM is asked ---------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ A test holds a run still by stopping its worker (SIGSTOP), never by hoping that 
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -317,31 +316,5 @@ def test_a_job_that_is_requeued_and_held_is_replaced_by_cancel_and_retry(
     assert sorted(row["state"] for row in look(results, "done", "held").values()) == ["done", "held"]
     assert lineage(RunDir(first.run).attempt(2)) == [2, 1]
     cluster.release()
-    wait_for_the_end(results)
-    trained_once(results)
-
-
-# --- accounting that does not answer --------------------------------------------------------------------------------
-
-
-def test_a_job_that_went_while_it_waited_is_missed_without_accounting(
-    cluster: Cluster, tmp_path: Path, results: Path, instead: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    no_accounting = "Slurm accounting storage is disabled"
-    monkeypatch.setenv("PATH", instead("sacct", f"echo {no_accounting} >&2; exit 1")["PATH"])
-    requested = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
-    ettsweep(*requested)
-    (first,) = wait_for(lambda: started(results), "a checkpoint")
-    with held(results, first):
-        (removed,) = (run for run in runs_in(results) if run.id != first.run.name)
-        job = look(results)[removed.id]["job"]
-        cluster.run("scancel", job)  # the controller forgets it at once: only the accounting knows why it is gone
-        row = look(results, "queued", "running", "missing")[removed.id]
-        assert (row["state"], row["reason"].partition(";")[0]) == ("missing", f"job {job} has ended")
-        assert "reason unknown: sacct" in row["reason"]
-        assert no_accounting in row["reason"]
-    wait_for(RunDir(first.run).result, "the end of the first run")
-    stderr = ettsweep(*requested).stderr
-    assert re.search(r"1 run submitted to SLURM as job \d+, 1 finished, 0 in progress", stderr)
     wait_for_the_end(results)
     trained_once(results)

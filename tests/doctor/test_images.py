@@ -1,7 +1,6 @@
 """`doctor --data`: what it says of data sets that are whole, of the wrong size, and broken in all the usual ways."""
 
 import io
-import json
 import subprocess
 from pathlib import Path
 
@@ -45,9 +44,7 @@ def examine(root: Path, grid: Path | None = None, task: str | None = None, image
 
 
 def test_a_whole_data_set_is_found_good(root: Path, grid: Path) -> None:
-    result = ettsweep("doctor", "--data", root, grid, "--format", "json")
-    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(result.stdout)]
-    assert rows[-5:] == [
+    assert examine(root, grid) == [
         ("form", "ok", f"class folders, {root}/train; class folders, {root}/val"),
         ("classes", "ok", "3: n01, n02, n10"),
         ("training images", "ok", "36"),
@@ -90,7 +87,6 @@ def test_each_unreadable_file_is_named_with_the_reason(root: Path, grid: Path) -
     }
     odd = {"train/n01/04.jpg": encoded("CMYK", "jpeg"), "train/n01/06.jpg": encoded("RGBA", "png")}
     write_folders(root, {name: content for name, (content, _) in broken.items()} | odd)
-    (root / "train" / "n02" / "folder.jpg").mkdir()
     rows = examine(root, grid)
     images = [(state, detail) for label, state, detail in rows if label == "image"]
     for (state, detail), (name, (_, reason)) in zip(images, broken.items(), strict=True):

@@ -70,6 +70,12 @@ def test_seeds_whose_numbers_all_coincide_are_one(spec: RunSpec, tmp_path: Path)
     assert "record the training loss too" in observed(without_loss, "seeds", tmp_path).advice
 
 
+def test_runs_that_cannot_share_a_machine_fail(spec: RunSpec, tmp_path: Path) -> None:
+    locked_out = replace(recorded(spec, CHANCE), status=Status(State.FAILED, "its lock is taken"))
+    start = observed(trial(spec, recorded(spec, CHANCE), locked_out), "start", tmp_path)
+    assert (start.state, "of two at once, one is failed: its lock is taken" in start.seen) == ("failed", True)
+
+
 # --- whole curves -----------------------------------------------------------------------------------------------------
 
 

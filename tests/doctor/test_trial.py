@@ -121,19 +121,6 @@ def test_what_cannot_be_swept_fails_at_its_first_run(
 
 
 @pytest.mark.slow
-def test_runs_that_cannot_share_a_machine_are_seen(tmp_path: Path, results: Path) -> None:
-    """Each takes a lock that is no other's, as one with a fixed port does."""
-    grid = write_walk(tmp_path, run={"try": "--slow --pause 0.015"})
-    script, lock = tmp_path / "walk.py", tmp_path / "lock"
-    taken = f"import fcntl\nheld = open({str(lock)!r}, 'w')\nfcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
-    script.write_text(taken + script.read_text())
-    outcome = tried(grid, results, code=1)
-    assert outcome["of"]["start"]["state"] == "failed"
-    assert "of two at once, one is failed" in outcome["of"]["start"]["seen"]
-    assert outcome["of"]["resume"]["state"] == "ok"
-
-
-@pytest.mark.slow
 def test_a_function_is_tried_too(tmp_path: Path, results: Path) -> None:
     outcome = tried(write_function(tmp_path), results)
     assert (states(outcome), classes(outcome)) == ({}, (True, True, "exact"))

@@ -86,27 +86,13 @@ def run_script(bin_folder: Path, tmp_path: Path) -> Callable[..., tuple[list[str
 
 
 def test_the_script_asks_for_what_the_profile_says_and_nothing_else(tmp_path: Path) -> None:
-    profile: dict[str, Any] = {
-        "partition": "gpu",
-        "account": "my-project",
-        "qos": "high",
-        "constraint": "a100|h100",
-        "time_min": 90,
-        "nodes": 2,
-        "gpus": 4,
-        "cpus": 6,
-        "mem_gb": 0.5,
-        "sbatch": {"mail-type": "FAIL", "exclude": "n[1-3],n7", "exclusive": True, "hold": False, "nice": 5},
-        "warn_s": 77,
-    }
-    log = f"{tmp_path}/%A_%a_0_log.out"
-    assert options(script_of(tmp_path, tasks=5, parallel=2, **profile)) == {
+    same = {"partition": "gpu", "account": "my-project", "qos": "high", "constraint": "a100|h100"}
+    profile: dict[str, Any] = {"time_min": 90, "nodes": 2, "gpus": 4, "cpus": 6, "mem_gb": 0.5, "warn_s": 77}
+    sbatch = {"mail-type": "FAIL", "exclude": "n[1-3],n7", "exclusive": True, "hold": False, "nice": 5}
+    assert options(script_of(tmp_path, tasks=5, parallel=2, sbatch=sbatch, **same, **profile)) == {
+        **same,
         "array": "0-4%2",
         "job-name": "vit-ntk.1a2b3c4d",
-        "partition": "gpu",
-        "account": "my-project",
-        "qos": "high",
-        "constraint": "a100|h100",
         "time": "90",
         "nodes": "2",
         "gpus-per-node": "4",
@@ -116,7 +102,7 @@ def test_the_script_asks_for_what_the_profile_says_and_nothing_else(tmp_path: Pa
         "signal": "USR2@77",
         "requeue": "",
         "open-mode": "append",
-        "output": log,
+        "output": f"{tmp_path}/%A_%a_0_log.out",
         "mail-type": "FAIL",
         "exclude": "n[1-3],n7",
         "exclusive": "",
@@ -211,12 +197,8 @@ def stand_in_cluster(bin_folder: Path, tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     program(bin_folder, "scontrol", "echo 'ClusterName             = toy'; echo 'MaxArraySize            = 2'")
     program(bin_folder, "squeue", "")
-    program(
-        bin_folder,
-        "sbatch",
-        f'for script; do :; done\n[ "$script" = --test-only ] && exit 0\nnumber=$(ls {folder} | wc -l)\n'
-        f'cp "$script" {folder}/$number\necho "Submitted batch job 10$number"',
-    )
+    take = f'number=$(ls {folder} | wc -l)\ncp "$script" {folder}/$number\necho "Submitted batch job 10$number"'
+    program(bin_folder, "sbatch", f'for script; do :; done\n[ "$script" = --test-only ] && exit 0\n{take}')
     yield folder
     slurm_api.configuration.cache_clear()
 
@@ -249,8 +231,9 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
     assert [options(script)["job-name"] for script in submitted] == names, "by which jobs are found"
 
 
+@pytest.mark.usefixtures("stand_in_cluster")
 @pytest.mark.parametrize(
-    ("profile", "message"),
+    ("profile", "told"),
     [
         ({}, {"imagenet": "/login/imagenet"}),
         ({"environment": {"ETTSWEEP_IMAGENET": "/node/imagenet"}}, {}),
@@ -258,29 +241,24 @@ def test_a_dry_run_shows_the_scripts_that_are_submitted(
     ],
 )
 def test_workers_are_told_where_the_data_are_unless_the_profile_says_it(
-    stand_in_cluster: Path,
-    results: Path,
-    make_spec: Callable[..., RunSpec],
-    monkeypatch: pytest.MonkeyPatch,
-    profile: dict[str, Any],
-    message: dict[str, str],
+    results: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any], told: dict[str, str]
 ) -> None:
-    spec = make_spec().model_copy(update={"task": task_spec("imagenet")})
     monkeypatch.setenv("ETTSWEEP_IMAGENET", "/login/imagenet")
-    (folder,) = submit(results, plan_of(results, [spec]), SlurmProfile(kind="slurm", **profile))
-    assert read_submission(folder).data == message
+    plan = plan_of(results, [spec.model_copy(update={"task": task_spec("imagenet")})])
+    (folder,) = submit(results, plan, SlurmProfile(kind="slurm", **profile))
+    assert read_submission(folder).data == told
 
 
 @pytest.mark.parametrize("line", ["\nSubmitted batch job 4711 on cluster c2", ""])
 def test_the_job_is_that_of_sbatchs_own_line_or_else_of_the_name_of_the_submission(
-    stand_in_cluster: Path, bin_folder: Path, results: Path, make_spec: Callable[..., RunSpec], line: str
+    stand_in_cluster: Path, bin_folder: Path, results: Path, spec: RunSpec, line: str
 ) -> None:
     says = f"--> job 17 has used 3 of 500 hours{line}"
     program(bin_folder, "sbatch", f'for script; do :; done\ncp "$script" {stand_in_cluster}/script\necho "{says}"')
     name = f"$(sed -n 's/^#SBATCH --job-name=//p' {stand_in_cluster}/script)"
     squeue = f'echo "17_0|other|RUNNING|None|n1|N/A|0|"\necho "4711_0|{name}|PENDING|None||N/A|0|"'
     program(bin_folder, "squeue", squeue)
-    (folder,) = submit(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
+    (folder,) = submit(results, plan_of(results, [spec]), SlurmProfile(kind="slurm"))
     assert read_submission(folder).array_id() == "4711"
 
 
@@ -294,9 +272,8 @@ def test_jobs_that_sbatch_accepts_without_their_id_keep_their_list(
 
 
 def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(
-    stand_in_cluster: Path, tmp_path: Path, make_spec: Callable[..., RunSpec]
+    stand_in_cluster: Path, tmp_path: Path, spec: RunSpec
 ) -> None:
     results = tmp_path / "50%j"
     with pytest.raises(InputError, match=r"50%j.*SLURM.*%"):
-        check_plan(results, plan_of(results, [make_spec()]), SlurmProfile(kind="slurm"))
-    assert not results.exists()
+        check_plan(results, plan_of(results, [spec]), SlurmProfile(kind="slurm"))

@@ -1,10 +1,8 @@
 """Submissions on disk: which workers live, what they list, and what may be damaged."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,82 +37,67 @@ def test_the_newest_submission_has_the_highest_number_whatever_clocks_say(result
 # --- live workers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def submission(results: Path) -> Callable[..., Path]:
-    """Return a function that writes the submission of one run to two slots or more, as its command would."""
-
-    def make(submitter: Process | None, *workers: Process) -> Path:
-        folder = results / "jobs" / "000001-00000000"
-        folder.mkdir(parents=True, exist_ok=True)
-        content = {
-            "runs": [RUN],
-            "slots": [asdict(slot) for slot in LocalProfile(slots=max(2, len(workers))).resolve_slots()],
-            "submitter": submitter.to_json() if submitter else None,
-        }
-        (folder / "submission.json").write_text(json.dumps(content))
-        if workers:
-            (folder / "workers.json").write_text(json.dumps({"workers": [worker.to_json() for worker in workers]}))
-        return folder
-
-    return make
+def here(results: Path, submitter: Process | None, *workers: Process) -> Submission:
+    """Write the submission of one run to two slots or more, as its command would."""
+    slots = [asdict(slot) for slot in LocalProfile(slots=max(2, len(workers))).resolve_slots()]
+    content = {"runs": [RUN], "slots": slots, "submitter": submitter.to_json() if submitter else None}
+    submission = write_submission(results, content)
+    if workers:
+        submission.record_workers(workers)
+    return submission
 
 
-def says(folder: Path, slot: str, worker: Process, leaving: bool = False, **more: bool) -> None:
-    content = {"process": worker.to_json(), "leaving": leaving, **more}
-    (folder / f"worker-{slot}.json").write_text(json.dumps(content))
+def says(submission: Submission, slot: str, worker: Process, **more: bool) -> None:
+    submission.report_path(slot).write_text(json.dumps({"process": worker.to_json(), **more}))
 
 
-def vacant(folder: Path) -> dict[str, bool]:
+def vacant(submission: Submission) -> dict[str, bool]:
     """Return the vacant slots, each with whether its worker died."""
-    return {v.slot: v.died for v in read_submission(folder).vacant_slots()}
+    return {v.slot: v.died for v in submission.vacant_slots()}
 
 
-def test_a_submission_lives_while_its_command_is_starting_workers(submission: Any, results: Path) -> None:
-    for submitter, live in ((ME, [ME, ME]), (GONE, []), (None, [])):
-        assert read_submission(submission(submitter)).live_workers() == live
+def test_a_submission_lives_while_its_command_is_starting_workers(results: Path) -> None:
+    for submitter, live in ((GONE, []), (None, []), (ME, [ME, ME])):
+        assert here(results, submitter).live_workers() == live
         assert (SchedulerLiveness(results).job_status(RUN) is not None) is bool(live)
 
 
-def test_a_worker_that_has_started_speaks_for_itself(submission: Any) -> None:
+def test_a_worker_that_has_started_speaks_for_itself(results: Path) -> None:
     for started, says_it_is in ((ME, GONE), (GONE, ME)):
-        folder = submission(GONE, started, started)
-        says(folder, "cpu-0", says_it_is)
-        assert read_submission(folder).live_workers() == [ME]
+        submission = here(results, GONE, started, started)
+        says(submission, "cpu-0", says_it_is)
+        assert submission.live_workers() == [ME]
 
 
-def test_a_slot_is_vacant_where_its_worker_is_dead_and_another_lives(submission: Callable[..., Path]) -> None:
-    assert vacant(submission(GONE, ME, ME)) == {}
-    assert vacant(submission(GONE, GONE, GONE)) == {}, "its runs are nobody's, and are submitted again"
-    folder = submission(GONE, GONE, ME)
-    assert vacant(folder) == {"cpu-0": False}, "it never said a word"
-    says(folder, "cpu-0", GONE)
-    assert vacant(folder) == {"cpu-0": False}, "it has claimed nothing: the next would do no better"
-    says(folder, "cpu-0", GONE, claimed=True)
-    assert vacant(folder) == {"cpu-0": True}
-    says(folder, "cpu-0", GONE, claimed=True, leaving=True)
-    assert vacant(folder) == {"cpu-0": False}, "it was done, or told to end"
-    says(folder, "cpu-0", GONE, claimed=True)
-    says(folder, "cpu-1", ME, leaving=True)
-    assert vacant(folder) == {}, "soon none is left"
-    assert vacant(submission(None)) == {}
+def test_a_slot_is_vacant_where_its_worker_is_dead_and_another_lives(results: Path) -> None:
+    assert vacant(here(results, GONE, ME, ME)) == {}
+    assert vacant(here(results, GONE, GONE, GONE)) == {}, "its runs are nobody's, and are submitted again"
+    submission = here(results, GONE, GONE, ME)
+    assert vacant(submission) == {"cpu-0": False}, "it never said a word"
+    says(submission, "cpu-0", GONE)
+    assert vacant(submission) == {"cpu-0": False}, "it has claimed nothing: the next would do no better"
+    says(submission, "cpu-0", GONE, claimed=True)
+    assert vacant(submission) == {"cpu-0": True}
+    says(submission, "cpu-0", GONE, claimed=True, leaving=True)
+    assert vacant(submission) == {"cpu-0": False}, "it was done, or told to end"
+    says(submission, "cpu-0", GONE, claimed=True)
+    says(submission, "cpu-1", ME, leaving=True)
+    assert vacant(submission) == {}, "soon none is left"
 
 
-def test_no_more_slots_are_vacant_than_runs_wait(submission: Callable[..., Path], results: Path) -> None:
-    folder = submission(GONE, GONE, GONE, ME)
-    says(folder, "cpu-1", GONE, claimed=True)
+def test_no_more_slots_are_vacant_than_runs_wait(results: Path) -> None:
+    says(here(results, GONE, GONE, GONE, ME), "cpu-1", GONE, claimed=True)
     liveness = SchedulerLiveness(results)
     assert [v.slot for v in liveness.vacant_slots([RUN])] == ["cpu-1"], "where one died first"
     assert liveness.vacant_slots([]) == liveness.vacant_slots(["ba9876543210"]) == []
 
 
-@pytest.mark.parametrize("damage", [None, "{", '{"runs": ["../../etc"]}'])
-def test_a_damaged_submission_has_no_workers(submission: Any, results: Path, damage: str | None) -> None:
-    path = submission(ME) / "submission.json"
-    path.unlink()
-    if damage is not None:
-        path.write_text(damage)
+@pytest.mark.parametrize("damaged", ["{", '{"runs": ["../../etc"]}'])
+def test_a_damaged_submission_has_no_workers(results: Path, damaged: str) -> None:
+    submission = here(results, ME)
+    (submission.path / "submission.json").write_text(damaged)
     with pytest.raises(CorruptError):
-        read_submission(path.parent)
+        read_submission(submission.path)
     assert SchedulerLiveness(results).job_status(RUN) is None
 
 
@@ -124,31 +107,32 @@ def test_a_damaged_submission_has_no_workers(submission: Any, results: Path, dam
 RUNS = [f"{number:012x}" for number in range(7)]
 
 
-@pytest.fixture
-def on_slurm(results: Path) -> Callable[..., Submission]:
-    """Return a function that writes a submission to SLURM, as its command would; later ones are newer."""
-
-    def make(array: str | None = None, submitter: Process | None = GONE, **content: Any) -> Submission:
-        content = {
-            "kind": "slurm",
-            "runs": RUNS,
-            "profile": {"gpus": 0, "nodes": 1, "runs_per_job": 1},
-            "submitter": submitter.to_json() if submitter else None,
-            "cluster": "toy",
-            "user": "1000",
-            "name": "vit-ntk.1a2b3c4d",
-        } | content
-        submission = write_submission(results, content)
-        if array:
-            submission.record_array(array)
-        return submission
-
-    return make
+def on_slurm(
+    results: Path,
+    array: str | None = None,
+    submitter: Process | None = GONE,
+    cluster: str = "toy",
+    **profile: int,
+) -> Submission:
+    """Write a submission to SLURM, as its command would."""
+    content = {
+        "kind": "slurm",
+        "runs": RUNS,
+        "profile": {"gpus": 0, "nodes": 1, "runs_per_job": 1} | profile,
+        "submitter": submitter.to_json() if submitter else None,
+        "cluster": cluster,
+        "user": "1000",
+        "name": "vit-ntk.1a2b3c4d",
+    }
+    submission = write_submission(results, content)
+    if array:
+        submission.record_array(array)
+    return submission
 
 
 @pytest.mark.parametrize("per_job", [2, 7])
-def test_each_run_belongs_to_one_task_in_order(on_slurm: Any, per_job: int) -> None:
-    submission = on_slurm(profile={"runs_per_job": per_job})
+def test_each_run_belongs_to_one_task_in_order(results: Path, per_job: int) -> None:
+    submission = on_slurm(results, runs_per_job=per_job)
     tasks = [submission.task_runs(index) for index in range(-(-7 // per_job))]
     assert [run for task in tasks for run in task] == RUNS
     assert [submission.task_index(run) for run in RUNS] == [index for index, task in enumerate(tasks) for _ in task]
@@ -156,8 +140,8 @@ def test_each_run_belongs_to_one_task_in_order(on_slurm: Any, per_job: int) -> N
     assert submission.task_runs(len(tasks)) == ()
 
 
-def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(on_slurm: Any) -> None:
-    submission = on_slurm()
+def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(results: Path) -> None:
+    submission = on_slurm(results)
     assert submission.array_id() is None
     submission.record_array("12")
     submission.record_array("13")
@@ -167,18 +151,18 @@ def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(on_s
 
 @pytest.mark.parametrize(("submitter", "life"), [(ME, "alive"), (UNSEEN, "unknown"), (None, "dead")])
 def test_a_submission_is_being_made_until_its_number_is_known_or_its_command_gives_up(
-    on_slurm: Any, submitter: Process | None, life: Life
+    results: Path, submitter: Process | None, life: Life
 ) -> None:
-    submission = on_slurm(submitter=submitter)
+    submission = on_slurm(results, submitter=submitter)
     assert submission.submitter_life() == life
     submission.record_unanswered()
     assert submission.submitter_life() == "dead"
-    submission = on_slurm(submitter=submitter, array="12")
+    submission = on_slurm(results, submitter=submitter, array="12")
     assert submission.submitter_life() == "dead"
 
 
-def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(on_slurm: Any) -> None:
-    submission = on_slurm(profile={"nodes": 2, "gpus": 1})
+def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(results: Path) -> None:
+    submission = on_slurm(results, nodes=2, gpus=1)
     for first, second, saved, leaving in (
         ({}, {"saved": True}, False, False),
         ({"leaving": True}, {"saved": True}, True, False),
@@ -191,8 +175,8 @@ def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(on_slurm: A
         assert not submission.all_saved(2, 1)
 
 
-def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
-    submission = on_slurm()
+def test_the_last_words_of_a_worker_are_its_own(results: Path) -> None:
+    submission = on_slurm(results)
     assert submission.last_output() == f"no output, as if killed (all output: {submission.path})"
     log = submission.path / "12_0_0_log.out"
     log.write_text("starting\nno GPU here\nsrun: error: n1: task 0: Exited\nslurmstepd: error: x\n\n")
@@ -227,16 +211,16 @@ def cleaned(results: Path) -> set[str]:
 
 
 @pytest.mark.usefixtures("tasks")
-def test_a_submission_that_has_ended_goes_once_all_its_runs_are_finished(on_slurm: Any, results: Path) -> None:
-    submission = on_slurm(array="12")
+def test_a_submission_that_has_ended_goes_once_all_its_runs_are_finished(results: Path) -> None:
+    submission = on_slurm(results, array="12")
     finish(results, *RUNS[:-1])
     assert cleaned(results) == set(), "it tells why the last run is not finished"
     finish(results, RUNS[-1])
     assert cleaned(results) == {submission.path.name}
 
 
-def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[str, ArrayTask]) -> None:
-    submission = on_slurm(array="12")
+def test_a_submission_with_jobs_stays(results: Path, tasks: dict[str, ArrayTask]) -> None:
+    submission = on_slurm(results, array="12")
     finish(results, *RUNS)
     for state in ("PENDING", "COMPLETING"):
         tasks["12_6"] = ArrayTask("12_6", submission.name, state)
@@ -249,12 +233,12 @@ def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[
 @pytest.mark.usefixtures("tasks")
 @pytest.mark.parametrize("reason", ["silence", "another cluster"])
 def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
-    on_slurm: Any, results: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+    results: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def no_answer(*asked: object) -> dict[str, ArrayTask]:
         raise SlurmUnavailableError("no controller")
 
-    on_slurm(array="12", cluster="moon" if reason == "another cluster" else "toy")
+    on_slurm(results, array="12", cluster="moon" if reason == "another cluster" else "toy")
     finish(results, *RUNS)
     if reason == "silence":
         monkeypatch.setattr(slurm_api, "queue", no_answer)
@@ -262,9 +246,9 @@ def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
 
 
 def test_a_submission_that_came_alive_since_it_was_found_is_not_removed(
-    on_slurm: Any, results: Path, tasks: dict[str, ArrayTask]
+    results: Path, tasks: dict[str, ArrayTask]
 ) -> None:
-    submission = on_slurm(array="12")
+    submission = on_slurm(results, array="12")
     finish(results, *RUNS)
     waste = find_waste(results)
     assert [(item.path, item.reason) for item in waste] == [(submission.path, "submission that has ended")]

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES means here what CUDA takes it for; the driver's tool is a script that prints what a real one does."""
+"""CUDA_VISIBLE_DEVICES means here what CUDA takes it for; the driver lists what a real one prints."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,20 +37,15 @@ Driver = Callable[[list[str]], None]
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
-    """Return a function that puts a driver's tool in front which lists GPUs."""
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Return a function that has the driver's tool list GPUs."""
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
     gpus._torch_uuids.cache_clear()
-    gpus.gpu_name.cache_clear()
 
     def install(lines: list[str]) -> None:
-        (tmp_path / "list").write_text("\n".join(lines) + "\n")
-        tool = tmp_path / "bin" / "nvidia-smi"
-        tool.parent.mkdir(exist_ok=True)
-        tool.write_text(f'#!/bin/sh\n[ "$*" = -L ] && exec /bin/cat {tmp_path}/list\nexit 2\n')
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tool.parent))
+        listed = {("-L",): "\n".join(lines) + "\n"}
+        monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: listed[arguments])
 
     return install
 

@@ -108,9 +108,10 @@ def test_a_kill_before_the_rename_leaves_nothing_under_the_final_name(
         if path.name == "provenance.json":
             raise KeyboardInterrupt  # as a kill, it cleans nothing up
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(code_snapshot, "sync", kill)
-        take_snapshot(results)
+        with pytest.raises(KeyboardInterrupt):
+            take_snapshot(results)
     assert snapshots(results) == []
     (temporary,) = (results / "code").glob(".*.tmp")
     assert find_unused(results, ()) == {}, "this process lives: it may still become one"

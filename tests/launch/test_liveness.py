@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ UNSEEN = replace(ME, host="n7", boot_id="another")
 
 RUN, OTHER = "0123456789ab", "ba9876543210"
 NAME = "vit-ntk.1a2b3c4d"
-LETS_START = "run `scontrol release 7_0`, or `cancel` and `retry`"
 
 
 @dataclass
@@ -198,48 +197,42 @@ def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one
 # --- jobs of runs -----------------------------------------------------------------------------------------------------
 
 
+RELEASE = "run `scontrol release 7_0`"
+OR_REPLACE = "or `cancel` and `retry`"
+
+
 @pytest.mark.parametrize(
-    ("task", "expected", "reason"),
+    ("state", "reason", "expected", "told"),
     [
-        (
-            {"state": "PENDING", "reason": "Resources", "start": "2027-11-21T10:01:05"},
-            State.QUEUED,
-            "Resources, expected to start 2027-11-21 10:01:05",
-        ),
-        ({"state": "RUNNING", "node": "n2"}, State.QUEUED, "its job runs on n2"),
-        ({"state": "CONFIGURING"}, State.QUEUED, "its job starts"),
-        ({"state": "COMPLETING", "node": "n2", "restarts": 1}, State.QUEUED, "its job is ending"),
-        ({"state": "REQUEUE_HOLD"}, State.HELD, f"REQUEUE_HOLD: {LETS_START}"),
-        ({"state": "PENDING", "reason": "JobHeldUser"}, State.HELD, f"JobHeldUser: {LETS_START}"),
-        (
-            {"state": "PENDING", "reason": "launch failed requeued held"},
-            State.HELD,
-            f"launch failed requeued held: {LETS_START}",
-        ),
-        (
-            {"state": "PENDING", "reason": "JobHeldAdmin"},
-            State.HELD,
-            "JobHeldAdmin: run `scontrol release 7_0` by an administrator, or `cancel` and `retry`",
-        ),
-        ({"state": "CANCELLED"}, State.CANCELLED, "job 7_0 was cancelled in SLURM"),
-        (
-            {"state": "OUT_OF_MEMORY"},
-            State.FAILED,
-            f"job 7_0 ran out of memory; `ettsweep retry {RUN} --more-memory 8G`",
-        ),
-        ({"state": "TIMEOUT"}, State.INTERRUPTED, f"job 7_0: timed out; `ettsweep retry {RUN} --more-time 3h`"),
-        ({"state": "NODE_FAIL"}, State.INTERRUPTED, "job 7_0: its node failed"),
-        ({"state": "FAILED", "reason": "why"}, State.INTERRUPTED, "job 7_0 failed (why)"),
-        ({"state": "COMPLETED"}, State.INTERRUPTED, ""),
-        ({"state": "CANCELLED", "name": "of-someone-else"}, State.INTERRUPTED, "job 7_0 has ended"),  # the same number
+        ("PENDING", "Resources", State.QUEUED, "Resources, expected to start 2027-11-21 10:01:05"),
+        ("RUNNING", "", State.QUEUED, "its job runs on n2"),
+        ("CONFIGURING", "", State.QUEUED, "its job starts"),
+        ("COMPLETING", "", State.QUEUED, "its job is ending"),
+        ("REQUEUE_HOLD", "", State.HELD, f"REQUEUE_HOLD: {RELEASE}, {OR_REPLACE}"),
+        ("PENDING", "JobHeldUser", State.HELD, f"JobHeldUser: {RELEASE}, {OR_REPLACE}"),
+        ("PENDING", "launch failed requeued held", State.HELD, f"launch failed requeued held: {RELEASE}, {OR_REPLACE}"),
+        ("PENDING", "JobHeldAdmin", State.HELD, f"JobHeldAdmin: {RELEASE} by an administrator, {OR_REPLACE}"),
+        ("CANCELLED", "", State.CANCELLED, "job 7_0 was cancelled in SLURM"),
+        ("OUT_OF_MEMORY", "", State.FAILED, f"job 7_0 ran out of memory; `ettsweep retry {RUN} --more-memory 8G`"),
+        ("TIMEOUT", "", State.INTERRUPTED, f"job 7_0: timed out; `ettsweep retry {RUN} --more-time 3h`"),
+        ("NODE_FAIL", "", State.INTERRUPTED, "job 7_0: its node failed"),
+        ("FAILED", "why", State.INTERRUPTED, "job 7_0 failed (why)"),
+        ("COMPLETED", "", State.INTERRUPTED, ""),
     ],
 )
 def test_a_job_says_whether_it_will_take_the_run_or_how_it_ended(
-    slurm: Cluster, results: Path, task: dict[str, Any], expected: State, reason: str
+    slurm: Cluster, results: Path, state: str, reason: str, expected: State, told: str
 ) -> None:
     submitted(results, mem_gb=4, time_min=90)
-    slurm.has("7_0", **task)
-    assert look(results) == (expected, reason, "7_0")
+    node = "" if state == "CONFIGURING" else "n2"
+    slurm.has("7_0", state, reason=reason, node=node, start="2027-11-21T10:01:05")
+    assert look(results) == (expected, told, "7_0")
+
+
+def test_a_number_that_slurm_has_given_to_another_job_since_says_nothing(slurm: Cluster, results: Path) -> None:
+    submitted(results)
+    slurm.has("7_0", "CANCELLED", name="of-someone-else")
+    assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
 
 
 @pytest.mark.parametrize(
@@ -406,15 +399,13 @@ def test_pulses_are_watched_until_each_has_beaten_or_stood_still_for_too_long(
     living = claimed(results, heartbeat_s=0.05, run="a" * 12)
     claimed(results, heartbeat_s=0.05, run="b" * 12)
     claimed(results, run="c" * 12)
-    count = 0
+    counts, sleep = count(1), time.sleep
 
-    def sleep(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        nonlocal count
-        count += 1
-        living.write_heartbeat(count)
+    def beat(seconds: float) -> None:
+        living.write_heartbeat(next(counts))
         sleep(0.005)
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", beat)
     runs = [RunDir(runs_dir(results) / (letter * 12)) for letter in "abcd"]
     start_s = time.monotonic()
     assert watch_heartbeats(runs) == {"a" * 12}

@@ -57,16 +57,12 @@ WHOLE_CARDS = [
     pytest.param("2,1", [C, B], id="the order is that of the entries"),
     pytest.param("0,2,-1,1", [A, C], id="an invalid index hides itself and those after it"),
     pytest.param("", [], id="an empty value hides all"),
-    pytest.param(",0", [], id="an empty entry is invalid"),
     pytest.param("0,1,0", [], id="an index twice hides all"),
-    pytest.param("0,1,-1,0", [A, B], id="but not behind a negative one"),
     pytest.param(" 0 , 1 ", [A, B], id="spaces around numbers"),
-    pytest.param("1gpu2,2ampere", [B, C], id="text behind a number is ignored"),
     pytest.param("GPU-b", [C], id="the beginning of a UUID"),
     pytest.param("GPU-b,GPU-8932,GPU-8932a", [C], id="that of two hides itself and those after it"),
     pytest.param("GPU-b,GPU-b2", [], id="a card twice hides all"),
     pytest.param("1,GPU-b", [B], id="no UUIDs among numbers"),
-    pytest.param("GPU-b, GPU-8932a", [C], id="no spaces before UUIDs"),
 ]
 
 

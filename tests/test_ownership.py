@@ -142,9 +142,7 @@ def test_file_systems_that_show_one_owner_or_mode_for_all_are_not_refused(
 
 
 @pytest.mark.parametrize("name", ["out", "attempts/0001", "spec.json"])
-def test_a_link_in_the_folder_of_a_run_is_refused_whoever_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_link_in_the_folder_of_a_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(ownership.TRUST_VARIABLE, "1")
     run, elsewhere = tmp_path / "0123456789ab", tmp_path / "elsewhere"
     for folder in (elsewhere, run / "out", run / "attempts"):
@@ -157,9 +155,7 @@ def test_a_link_in_the_folder_of_a_run_is_refused_whoever_is_trusted(
         check_run_folder(run)
 
 
-def test_what_is_made_cannot_be_written_by_a_group_that_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_made_is_not_writable_for_an_untrusted_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "UMASK", 0o002)
     before = os.umask(0o002)
     try:

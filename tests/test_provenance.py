@@ -85,9 +85,7 @@ def test_nothing_is_written_into_the_repository_nor_read_from_another(package: P
     assert not (tmp_path / "trace").exists()
 
 
-def test_a_package_installed_inside_a_checkout_of_something_else_has_no_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_installed_in_another_checkout_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("mine = 1\n")
     (tmp_path / ".gitignore").write_text(".venv\n")
     commit_all(tmp_path)

@@ -101,9 +101,7 @@ def test_a_snapshot_of_a_snapshot_is_the_same_with_the_same_provenance(
     assert files(second) == files(first)
 
 
-def test_a_kill_before_the_rename_leaves_nothing_under_the_final_name(
-    small: Path, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_before_the_rename_leaves_nothing(small: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(path: Path) -> None:
         if path.name == "provenance.json":
             raise KeyboardInterrupt  # as a kill, it cleans nothing up

@@ -113,9 +113,7 @@ def test_instances_and_what_the_driver_does_not_list(
 # --- what hides all ---------------------------------------------------------------------------------------------------
 
 
-def test_whoever_hides_all_gpus_by_a_mistake_is_not_sent_to_the_cpu(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_hides_all_gpus_by_mistake_is_not_sent_to_the_cpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver(THREE)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
     with pytest.raises(InputError, match=r"^CUDA_VISIBLE_DEVICES=0,0 hides all 3 GPUs of .*: a repeated entry hides"):
@@ -128,9 +126,7 @@ def test_whoever_hides_all_gpus_by_a_mistake_is_not_sent_to_the_cpu(
 # --- the order --------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_of_different_cards_are_in_cudas_order(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_different_cards_are_in_cudas_order(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In another process, a module in place of torch reports the second GPU first."""
     driver([line(0, "NVIDIA GeForce GTX 1080", A), line(1, "NVIDIA GeForce RTX 3090", B)])
     module = tmp_path / "modules" / "torch"

@@ -161,9 +161,7 @@ def test_an_owner_lives_as_long_as_its_life_of_the_job(
 
 
 @pytest.mark.parametrize(("owner", "life"), [(ME, "alive"), (GONE, "dead"), (None, "dead")])
-def test_a_process_that_can_be_seen_needs_no_scheduler(
-    slurm: Cluster, results: Path, owner: Process | None, life: Life
-) -> None:
+def test_a_process_in_sight_needs_no_slurm(slurm: Cluster, results: Path, owner: Process | None, life: Life) -> None:
     submitted(results)
     assert SchedulerLiveness(results).owner(claimed(results, owner, job=by())).life == life
     assert slurm.asked == 0
@@ -257,9 +255,7 @@ def test_of_a_job_that_the_controller_has_forgotten_the_accounting_says_how_it_e
 
 
 @pytest.mark.parametrize(("idle_lives", "reason"), [(5, "job 7_0 failed (why)"), (6, "without time for a single step")])
-def test_a_job_that_never_had_time_for_a_step_needs_more(
-    slurm: Cluster, results: Path, idle_lives: int, reason: str
-) -> None:
+def test_a_job_without_time_for_a_step_needs_more(slurm: Cluster, results: Path, idle_lives: int, reason: str) -> None:
     submission = submitted(results, time_min=45)
     submission.report_path("0-0").write_text(json.dumps({"idle_lives": idle_lives}))
     slurm.has("7_0", "FAILED", reason="why")
@@ -269,9 +265,7 @@ def test_a_job_that_never_had_time_for_a_step_needs_more(
     assert told.endswith(f"`ettsweep retry {RUN} --more-time 90min`") is (idle_lives == 6)
 
 
-def test_runs_are_not_started_whatever_slurm_says_of_their_jobs_until_another_submission_has_them(
-    slurm: Cluster, results: Path
-) -> None:
+def test_runs_are_not_started_whatever_slurm_says_of_their_jobs(slurm: Cluster, results: Path) -> None:
     *failed, last = ids = [f"{number:012x}" for number in range(4)]
     submission = submitted(results, *ids, unproven=ids)
     for run in failed:
@@ -359,9 +353,7 @@ def test_slurm_is_asked_at_once_and_then_ever_more_seldom(slurm: Cluster, result
     assert gaps == [QUERY_MIN_S, 2, 4, 8, 16, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S]
 
 
-def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anything_is_concluded(
-    slurm: Cluster, results: Path
-) -> None:
+def test_jobs_made_since_slurm_was_asked_are_asked_about_first(slurm: Cluster, results: Path) -> None:
     submission = submitted(results, array=None, submitter=ME)
     slurm_cache = SlurmCache(clock=Clock())
     assert look(results, slurm_cache=slurm_cache)[1] == "being submitted"
@@ -393,9 +385,7 @@ def test_a_heart_that_promised_to_beat_is_dead_after_three_intervals_of_the_obse
     assert SlurmCache(clock=clock).heartbeat_life(attempt) == "unknown", "another observer has seen nothing yet"
 
 
-def test_pulses_are_watched_until_each_has_beaten_or_stood_still_for_too_long(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hearts_are_watched_until_each_beat_or_stood_still(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     living = claimed(results, heartbeat_s=0.05, run="a" * 12)
     claimed(results, heartbeat_s=0.05, run="b" * 12)
     claimed(results, run="c" * 12)
@@ -459,9 +449,7 @@ def test_a_job_that_has_started_or_is_not_surely_ours_is_never_withdrawn(
 
 
 @pytest.mark.parametrize("retried", [False, True])
-def test_what_cannot_be_withdrawn_now_is_withdrawn_later_unless_it_is_retried(
-    slurm: Cluster, results: Path, retried: bool
-) -> None:
+def test_jobs_are_withdrawn_once_slurm_answers_unless_retried(slurm: Cluster, results: Path, retried: bool) -> None:
     submitted(results)
     slurm.has("7_0", "PENDING")
     cancel(results, RUN)
@@ -567,9 +555,7 @@ def test_a_command_that_takes_too_long_is_no_answer(answers: Any, monkeypatch: p
         slurm_api.queue(["0"])
 
 
-def test_what_a_user_likes_commands_to_do_has_no_effect(
-    answers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_variables_of_the_user_have_no_effect(answers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ignored = {"SQUEUE_STATES", "SACCT_FORMAT", "SCANCEL_INTERACTIVE", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS"}
     for name in (*ignored, "SLURM_CONF"):
         monkeypatch.setenv(name, "x")

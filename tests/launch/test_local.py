@@ -43,9 +43,7 @@ def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is left to itself on purpose
-def test_a_worker_has_a_session_and_a_log_of_its_own(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_has_its_own_session_and_log(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "snake"
     python.write_text('#!/bin/sh\necho "$@"; echo "$PYTHONPATH" >&2; exec sleep 60\n')
     python.chmod(0o755)

@@ -113,9 +113,7 @@ def test_an_edit_while_runs_wait_changes_none_of_them(project: Path, results: Pa
 
 
 @pytest.mark.usefixtures("process")
-def test_a_run_that_trains_in_place_is_refused_once_its_code_has_changed(
-    project: Path, results: Path, grid: Ask
-) -> None:
+def test_a_run_that_trains_in_place_is_refused_once_its_code_changed(project: Path, results: Path, grid: Ask) -> None:
     has_its_first_run_edit_it(project)
     grid("--follow", runs=2, code=None, snapshot=False)
     rows = sorted(status(results).values(), key=lambda row: str(row["state"]))

@@ -209,9 +209,7 @@ def test_a_superseded_owner_notices(hosts: list[Host], make_spec: Callable[..., 
 # --- alive or dead ----------------------------------------------------------------------------------------------------
 
 
-def test_only_a_heartbeat_tells_whether_another_host_lives(
-    hosts: list[Host], make_spec: Callable[..., RunSpec]
-) -> None:
+def test_only_a_heartbeat_tells_if_another_host_lives(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
     run = RunDir.create(hosts[0].folder, make_spec(seed=300))
     owner, other = Host("owner", hosts[0].folder), hosts[1]
     assert owner.ask("claim", run.id, 0)

@@ -130,9 +130,7 @@ def test_odd_values_reach_sbatch_and_the_worker_as_they_are(tmp_path: Path, run_
         ("apptainer exec 'my image.sif' python3", ["apptainer", "exec", "my image.sif", "python3"]),
     ],
 )
-def test_srun_starts_a_worker_with_all_its_cpus(
-    tmp_path: Path, run_script: Any, python: str | None, words: list[str]
-) -> None:
+def test_srun_starts_workers_with_cpus(tmp_path: Path, run_script: Any, python: str | None, words: list[str]) -> None:
     message, _ = run_script(script_of(tmp_path, cpus=6, python=python))
     start = message.index(words[0])
     assert message[start:] == [*words, "-u", "-P", "-m", "ettsweep.worker", str(tmp_path)]
@@ -213,9 +211,7 @@ def without_unique_names(script: str) -> str:
     return re.sub(r"\.[0-9a-f]{8}$", ".XXXXXXXX", script, flags=re.MULTILINE)
 
 
-def test_a_dry_run_shows_the_scripts_that_are_submitted(
-    stand_in_cluster: Path, results: Path, make_spec: Callable[..., RunSpec]
-) -> None:
+def test_a_dry_run_shows_the_scripts(stand_in_cluster: Path, results: Path, make_spec: Callable[..., RunSpec]) -> None:
     profile = SlurmProfile(kind="slurm", runs_per_job=2, max_parallel=3, snapshot=True, partition="a b")
     plan = plan_of(results, [make_spec(seed=seed) for seed in range(7)])
     shown = profile.scripts(results, plan.to_launch)
@@ -271,9 +267,7 @@ def test_jobs_that_sbatch_accepts_without_their_id_keep_their_list(
     assert len(submissions(results)) == 1
 
 
-def test_a_results_folder_whose_name_slurm_would_rewrite_is_refused(
-    stand_in_cluster: Path, tmp_path: Path, spec: RunSpec
-) -> None:
+def test_a_folder_that_slurm_would_rewrite_is_refused(stand_in_cluster: Path, tmp_path: Path, spec: RunSpec) -> None:
     results = tmp_path / "50%j"
     with pytest.raises(InputError, match=r"50%j.*SLURM.*%"):
         check_plan(results, plan_of(results, [spec]), SlurmProfile(kind="slurm"))

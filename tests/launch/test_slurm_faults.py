@@ -171,9 +171,7 @@ def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
 
 
 @pytest.mark.slow
-def test_a_copy_of_a_job_that_slurm_has_given_up_leaves_the_runs_to_the_next(
-    cluster: Cluster, tmp_path: Path, results: Path
-) -> None:
+def test_a_copy_that_slurm_gave_up_leaves_runs_to_the_next(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     requested = asks(tmp_path, runs=2, steps=STEPS, runs_per_job=2)
     ettsweep(*requested)
     (older,) = wait_for(lambda: started(results), "a checkpoint")
@@ -245,9 +243,7 @@ def follower(tmp_path: Path) -> Iterator[tuple[Callable[..., None], Callable[[st
         yield follow, lambda message: message in (tmp_path / "said").read_text()
 
 
-def test_nothing_is_concluded_while_the_controller_is_away(
-    cluster: Cluster, tmp_path: Path, results: Path, follower: Any
-) -> None:
+def test_nothing_is_concluded_if_slurm_is_away(cluster: Cluster, tmp_path: Path, results: Path, follower: Any) -> None:
     requested = asks(tmp_path, runs=2, steps=STEPS, max_parallel=1)
     follow, says = follower
     follow(*requested)
@@ -271,9 +267,7 @@ def test_nothing_is_concluded_while_the_controller_is_away(
     trained_once(results)
 
 
-def test_jobs_that_come_after_sbatch_gave_up_are_found(
-    cluster: Cluster, tmp_path: Path, results: Path, instead: Any
-) -> None:
+def test_jobs_after_sbatch_gave_up_are_found(cluster: Cluster, tmp_path: Path, results: Path, instead: Any) -> None:
     requested = asks(tmp_path, runs=2, steps=100, sbatch=LATER)
     pid = (cluster.folder / "run" / "slurmctld.pid").read_text().strip()
     failed = ettsweep(*requested, code=1, env=instead("sbatch", f'{ONLY_TRIED}\nkill -STOP {pid}\nexec $REAL "$@"'))
@@ -298,9 +292,7 @@ def test_jobs_that_come_after_sbatch_gave_up_are_found(
 # --- jobs that are held ---------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_requeued_and_held_is_replaced_by_cancel_and_retry(
-    cluster: Cluster, tmp_path: Path, results: Path
-) -> None:
+def test_a_job_that_is_held_is_replaced_by_cancel_and_retry(cluster: Cluster, tmp_path: Path, results: Path) -> None:
     ettsweep(*asks(tmp_path, runs=2, steps=STEPS, runs_per_job=2))
     (first,) = wait_for(lambda: started(results), "a checkpoint")
     with held(results, first):

@@ -232,9 +232,7 @@ def test_a_submission_with_jobs_stays(results: Path, tasks: dict[str, ArrayTask]
 
 @pytest.mark.usefixtures("tasks")
 @pytest.mark.parametrize("reason", ["silence", "another cluster"])
-def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
-    results: Path, monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
+def test_no_submission_goes_while_slurm_is_silent(results: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     def no_answer(*asked: object) -> dict[str, ArrayTask]:
         raise SlurmUnavailableError("no controller")
 
@@ -245,9 +243,7 @@ def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
     assert cleaned(results) == set()
 
 
-def test_a_submission_that_came_alive_since_it_was_found_is_not_removed(
-    results: Path, tasks: dict[str, ArrayTask]
-) -> None:
+def test_a_submission_that_came_alive_since_is_not_removed(results: Path, tasks: dict[str, ArrayTask]) -> None:
     submission = on_slurm(results, array="12")
     finish(results, *RUNS)
     waste = find_waste(results)

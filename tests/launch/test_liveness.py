@@ -168,19 +168,19 @@ def test_a_process_in_sight_needs_no_slurm(slurm: Cluster, results: Path, owner:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "silence", "reason"),
+    ("place", "silence", "reason"),
     [
         ("toy", "no controller", "SLURM does not answer: no controller"),
         ("moon", "", "this machine is on cluster toy and cannot query moon"),
     ],
 )
 def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one_nothing(
-    slurm: Cluster, results: Path, cluster: str, silence: str, reason: str
+    slurm: Cluster, results: Path, place: str, silence: str, reason: str
 ) -> None:
     submitted(results)
     slurm.has("7_0", "CANCELLED")
     slurm.silence = silence
-    attempt = claimed(results, job=by(cluster=cluster), heartbeat_s=10)
+    attempt = claimed(results, job=by(cluster=place), heartbeat_s=10)
     clock = Clock()
     slurm_cache = SlurmCache(clock=clock)
     attempt.write_heartbeat(0)

@@ -127,9 +127,6 @@ def test_numbers_of_the_machine_make_no_other_run(spec: RunSpec) -> None:
     assert run.other_metrics == sorted(training)
 
 
-# --- cost -------------------------------------------------------------------------------------------------------------
-
-
 def test_the_start_of_a_program_counts_once_in_the_cost_of_a_whole_run(spec: RunSpec, tmp_path: Path) -> None:
     """Ten seconds until the first step, then one a step: 3 of some hundred steps take 13 seconds."""
     alone = replace(recorded(spec, LOSSES), wall_s=13.0, device_s=13.0, step_s=1.0)

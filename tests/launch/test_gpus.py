@@ -50,8 +50,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return install
 
 
-# --- the rules --------------------------------------------------------------------------------------------------------
-
 WHOLE_CARDS = [
     pytest.param("0", [A], id="a number"),
     pytest.param("2,1", [C, B], id="the order is that of the entries"),
@@ -110,9 +108,6 @@ def test_instances_and_what_the_driver_does_not_list(
     assert [slot.gpu for slot in LocalProfile().resolve_slots() if slot.gpu] == expected
 
 
-# --- what hides all ---------------------------------------------------------------------------------------------------
-
-
 def test_who_hides_all_gpus_by_mistake_is_not_sent_to_the_cpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver(THREE)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
@@ -121,9 +116,6 @@ def test_who_hides_all_gpus_by_mistake_is_not_sent_to_the_cpu(driver: Driver, mo
     for devices, value in (("cpu", "0,0"), ("auto", "NoDevFiles")):  # as SLURM hides them
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
         assert {slot.device for slot in LocalProfile(devices=devices).resolve_slots()} == {"cpu"}
-
-
-# --- the order --------------------------------------------------------------------------------------------------------
 
 
 def test_different_cards_are_in_cudas_order(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

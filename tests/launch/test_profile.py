@@ -50,9 +50,6 @@ def test_workers_share_gpus_as_evenly_as_can_be_and_each_has_a_lock_of_its_own(m
         LocalProfile(slots=4, devices_per_run=2).resolve_slots()
 
 
-# --- locks of slots -------------------------------------------------------------------------------------------------
-
-
 def test_slot_locks_of_someone_else_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slots, link, uid = tmp_path / "slots", tmp_path / "link", os.getuid()
     slots.mkdir()
@@ -78,9 +75,6 @@ def test_a_slot_is_held_once_a_group_of_them_whole_or_not_at_all_and_free_ones_c
     assert lock is not None
     assert lock_slot(first, here, wait=False) is lock_slot(second, here, wait=False) is None
     unlock(lock)
-
-
-# --- several devices for a run --------------------------------------------------------------------------------------
 
 
 def test_slots_train_a_run_together_in_groups_of_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

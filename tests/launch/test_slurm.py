@@ -150,9 +150,6 @@ def test_setup_runs_in_order_before_the_workers_and_sees_the_variables(tmp_path:
     assert set(without) <= set(environment)
 
 
-# --- code and data --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("profile", "path"), [({}, ["/mine", "/yours"]), ({"PYTHONPATH": "/site"}, ["/site"])])
 def test_a_snapshot_comes_first_where_python_looks_for_modules(
     tmp_path: Path, run_script: Any, monkeypatch: pytest.MonkeyPatch, profile: dict[str, str], path: list[str]
@@ -163,9 +160,6 @@ def test_a_snapshot_comes_first_where_python_looks_for_modules(
     _, environment = run_script(script_of(tmp_path, code=str(code), environment=profile))
     assert environment["PYTHONPATH"].split(":") == [str(code), *path]
     assert environment["PYTHONSAFEPATH"] == "1"
-
-
-# --- the environment of sbatch --------------------------------------------------------------------------------------
 
 
 def test_the_shell_may_say_what_neither_the_profile_says_nor_the_tool_depends_on(

@@ -145,9 +145,6 @@ def grid_submits_nothing(
     assert submission_folders(results) == before
 
 
-# --- a submitter that dies ------------------------------------------------------------------------------------------
-
-
 def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
     cluster: Cluster, tmp_path: Path, results: Path, instead: Any
 ) -> None:
@@ -165,9 +162,6 @@ def test_a_submitter_killed_before_it_knew_of_its_jobs_leaves_no_orphans(
     assert submission.array_id() == array  # the first job that started knew
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
     trained_once(results)
-
-
-# --- nodes and workers that die -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -217,8 +211,6 @@ def test_a_run_goes_on_elsewhere_after_its_node_died(cluster: Cluster, tmp_path:
     assert lost.failure() is None  # it had no time for words
     trained_once(results)
 
-
-# --- a controller that does not answer ------------------------------------------------------------------------------
 
 NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
 
@@ -287,9 +279,6 @@ def test_jobs_after_sbatch_gave_up_are_found(cluster: Cluster, tmp_path: Path, r
     assert [run.attempt_numbers() for run in runs_in(results)] == [[1], [1]]
     grid_submits_nothing(results, requested, "2 finished, 0 in progress")
     trained_once(results)
-
-
-# --- jobs that are held ---------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_is_held_is_replaced_by_cancel_and_retry(cluster: Cluster, tmp_path: Path, results: Path) -> None:

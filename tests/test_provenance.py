@@ -1,22 +1,19 @@
-"""Real repositories with a copy of the package, imported by a process of its own."""
+"""Real repositories with a small package, which stands for the one that this process has imported."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import wait_for
+from support.own_code import processes_with
 
 import ettsweep
 from ettsweep.provenance import code_digest, launcher_version, provenance
-
-PACKAGE = Path(ettsweep.__file__).parent
-CODE = "import json; from ettsweep.provenance import provenance; print(json.dumps(provenance()))"
 
 
 def git(folder: Path, *arguments: object) -> str:
@@ -26,78 +23,78 @@ def git(folder: Path, *arguments: object) -> str:
     return subprocess.run(command, cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
 
 
-def copy_package(folder: Path) -> Path:
-    """Copy the package, without the caches that an import would leave, and return the copy."""
-    return Path(shutil.copytree(PACKAGE, folder / "ettsweep", ignore=shutil.ignore_patterns("__pycache__")))
-
-
-def recorded(folder: Path, **env: str) -> dict[str, Any]:
-    """Return the provenance that a process records which imports the package from a folder."""
-    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env}
-    completed = subprocess.run(
-        [sys.executable, "-c", CODE], cwd="/", env=env, check=True, capture_output=True, text=True
-    )
-    data: dict[str, Any] = json.loads(completed.stdout)
-    return data
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """Return a repository with the package in a folder `code` of it, committed."""
-    folder = tmp_path / "checkout"
-    copy_package(folder / "code")
+def commit_all(folder: Path) -> None:
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "-m", "first")
-    return folder / "code"
+
+
+def package_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have this process, as far as provenance knows, have imported the package from a folder; return the package."""
+    package = folder / "ettsweep"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "seeding.py").write_text("SEED = 0\n")
+    monkeypatch.setattr("ettsweep.provenance.package_dir", lambda: package)
+    return package
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the package in a folder `code` of a repository, committed."""
+    package = package_in(tmp_path / "checkout" / "code", monkeypatch)
+    commit_all(tmp_path / "checkout")
+    return package
 
 
 def everything(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_checkout_is_its_commit_and_what_differs_from_it(checkout: Path, tmp_path: Path) -> None:
-    clean = recorded(checkout, MY_TOKEN="s3cr3t-t0ken")
-    commit = git(checkout, "rev-parse", "HEAD").strip()
+def recorded(**env: str) -> dict[str, Any]:
+    """Return the provenance that is recorded in an environment with more variables."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        return provenance()
+
+
+def test_a_checkout_is_its_commit_and_what_differs_from_it(package: Path) -> None:
+    clean = recorded(MY_TOKEN="s3cr3t-t0ken")
+    commit = git(package, "rev-parse", "HEAD").strip()
     assert clean["git"] == commit
     assert clean["problem"] is clean["snapshot"] is None
     assert clean["packages"]["ettsweep"] == ettsweep.__version__
     assert clean["packages"]["numpy"] == version("numpy")
     assert (clean["host"], clean["python"]) == (os.uname().nodename, sys.version.split()[0])
     assert "s3cr3t" not in json.dumps(clean), "nothing of the environment"
+    git(package, "tag", "-a", "v1", "-m", "first")
+    (package / "new.py").write_text("NEW = 1\n")
+    added = provenance()
+    assert (added["git"], added["code"] == clean["code"]) == (f"v1-0-g{commit}", False)
+    (package / "seeding.py").write_text("# changed\n")
+    assert provenance()["git"] == f"v1-0-g{commit}-dirty"
 
-    # Nothing is written into the repository, nor read from another.
-    git(checkout, "tag", "-a", "v1", "-m", "first")
-    for path in (checkout / "ettsweep").glob("*.py"):
-        os.utime(path, (0, 0))  # the index would be refreshed; touched is not changed
-    before = everything(checkout.parent)
+
+def test_nothing_is_written_into_the_repository_nor_read_from_another(package: Path, tmp_path: Path) -> None:
+    os.utime(package / "seeding.py", (0, 0))  # the index would be refreshed; touched is not changed
+    before = everything(tmp_path / "checkout")
     other = {"GIT_DIR": str(tmp_path / "elsewhere"), "GIT_INDEX_FILE": str(tmp_path / "index")}
-    assert recorded(checkout, **other, GIT_TRACE=str(tmp_path / "trace"))["git"] == f"v1-0-g{commit}"
-    assert everything(checkout.parent) == before
+    assert recorded(**other, GIT_TRACE=str(tmp_path / "trace"))["git"] == git(package, "rev-parse", "HEAD").strip()
+    assert everything(tmp_path / "checkout") == before
     assert not (tmp_path / "trace").exists()
 
-    (checkout / "ettsweep" / "new.py").write_text("NEW = 1\n")
-    added = recorded(checkout)
-    assert (added["git"], added["code"] == clean["code"]) == (f"v1-0-g{commit}", False)
-    (checkout / "ettsweep" / "seeding.py").write_text("# changed\n")
-    assert recorded(checkout)["git"] == f"v1-0-g{commit}-dirty"
 
-    (tmp_path / "empty").mkdir()
-    data = recorded(checkout, PATH=str(tmp_path / "empty"))
-    assert (data["git"], data["problem"]) == (None, "git is not installed")
-    data = recorded(checkout, PATH=fake_git(tmp_path / "bin", "echo fatal: dubious ownership >&2; exit 128"))
-    assert (data["git"], data["problem"]) == (None, "git ls-files: fatal: dubious ownership")
-
-
-def test_a_package_installed_inside_a_checkout_of_something_else_has_no_commit(tmp_path: Path) -> None:
+def test_a_package_installed_in_another_checkout_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text("mine = 1\n")
     (tmp_path / ".gitignore").write_text(".venv\n")
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "-m", "first")
-    copy_package(tmp_path / ".venv" / "site-packages")
-    data = recorded(tmp_path / ".venv" / "site-packages")
+    commit_all(tmp_path)
+    package_in(tmp_path / ".venv" / "site-packages", monkeypatch)
+    data = provenance()
     assert data["git"] is data["problem"] is None
+
+
+# --- a git that fails -------------------------------------------------------------------------------------------------
 
 
 def fake_git(folder: Path, script: str) -> str:
@@ -108,25 +105,23 @@ def fake_git(folder: Path, script: str) -> str:
     return f"{folder}:/usr/bin:/bin"
 
 
-def test_git_that_hangs_is_killed_with_its_children(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = fake_git(tmp_path / "bin", f"sleep 600 & echo $! > {tmp_path / 'pid'}; wait")
-    monkeypatch.setenv("PATH", path)
-    monkeypatch.setattr("ettsweep.provenance.package_dir", lambda: checkout / "ettsweep")
-    for patience_s in (1.0, 10.0, 60.0):  # until it has got so far as to hang
-        monkeypatch.setattr("ettsweep.provenance.GIT_PATIENCE_S", patience_s)
-        data = provenance()
-        assert (data["git"], data["problem"]) == (None, f"git took more than {patience_s:g} s")
-        if pid := (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip():
-            break
-    child = Path(f"/proc/{pid}/stat")
-    for _ in range(1000):
-        if not child.exists() or child.read_text().rsplit(")", 1)[1].split()[0] in "ZX":
-            break
-        time.sleep(0.01)
-    else:
-        pytest.fail("what git has started is left")
+@pytest.mark.usefixtures("package")
+def test_why_git_failed_is_recorded(tmp_path: Path) -> None:
+    refusing = fake_git(tmp_path / "bin", "echo fatal: dubious ownership >&2; exit 128")
+    for path, problem in (("/nowhere", "git is not installed"), (refusing, "git ls-files: fatal: dubious ownership")):
+        data = recorded(PATH=path)
+        assert (data["git"], data["problem"]) == (None, problem)
+
+
+@pytest.mark.usefixtures("package")
+def test_git_that_hangs_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ettsweep.provenance.GIT_PATIENCE_S", 0.5)
+    data = recorded(PATH=fake_git(tmp_path / "bin", f"HANGS_IN={tmp_path} sleep 600 & wait"))
+    assert (data["git"], data["problem"]) == (None, "git took more than 0.5 s")
+    wait_for(lambda: not processes_with(f"HANGS_IN={tmp_path}"), "the end of what git has started")
+
+
+# --- names and versions -----------------------------------------------------------------------------------------------
 
 
 def test_the_digest_is_of_names_and_contents() -> None:
@@ -136,12 +131,7 @@ def test_the_digest_is_of_names_and_contents() -> None:
         assert code_digest(other) != digest
 
 
-@pytest.mark.parametrize(
-    ("program", "module", "installed"), [("llama-train", "", "1.2"), ("python", "axolotl.cli", "3.4")]
-)
-def test_the_version_of_an_installed_launcher_is_that_of_its_package(
-    tmp_path: Path, program: str, module: str, installed: str
-) -> None:
+def test_the_version_of_an_installed_launcher_is_that_of_its_package(tmp_path: Path) -> None:
     packages = tmp_path / "lib/python3.12/site-packages"
     for name, file, text in (
         ("Llama_Factory-1.2", "entry_points.txt", "[console_scripts]\nllama-train-2 = a:b\nllama-train = a:c\n"),
@@ -150,6 +140,6 @@ def test_the_version_of_an_installed_launcher_is_that_of_its_package(
     ):
         (packages / f"{name}.dist-info").mkdir(parents=True)
         (packages / f"{name}.dist-info" / file).write_text(text)
-    names = {"1.2": "llama-factory", "3.4": "axolotl"}
-    assert launcher_version(tmp_path / "bin" / program, module) == {names[installed]: installed}
+    assert launcher_version(tmp_path / "bin" / "llama-train") == {"llama-factory": "1.2"}
+    assert launcher_version(tmp_path / "bin" / "python", "axolotl.cli") == {"axolotl": "3.4"}
     assert launcher_version(tmp_path / "bin" / "train.py") == {}

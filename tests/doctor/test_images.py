@@ -1,22 +1,20 @@
 """`doctor --data`: what it says of data sets that are whole, of the wrong size, and broken in all the usual ways."""
 
 import io
-import json
-import os
-import signal
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from support.commandline import GRID, ended, ettsweep, start
-from support.pictures import hang, jpeg, wait_for_reader, write_cifar, write_folders
+from support.commandline import GRID, ettsweep
+from support.pictures import hang, jpeg, write_cifar, write_folders
 
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.doctor.data_check import examine_data, resolve_requirement
 from ettsweep.doctor.image_check import shorten_rows
+from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.trainer.tasks.images.image_data import guess_task
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task
 
@@ -33,15 +31,19 @@ def grid(tmp_path: Path) -> Path:
     return path
 
 
-def examine(root: Path, *options: object, code: int = 0, **how: Any) -> Rows:
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The small data set, whole."""
+    return write_folders(tmp_path / "data")
+
+
+def examine(root: Path, grid: Path | None = None, task: str | None = None, images: int | None = None) -> Rows:
     """Return what, state and detail of each row about the data."""
-    result = ettsweep("doctor", "--data", root, *options, "--format", "json", code=code, **how)
-    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(result.stdout)]
-    return rows[[label for label, _, _ in rows].index("form") :]
+    requirement = resolve_requirement(str(root), load_sweep_spec(grid) if grid else None, [], task)
+    return [(row.name, row.state, row.detail) for row in examine_data(requirement, str(root), images)]
 
 
-def test_a_whole_data_set_is_found_good(tmp_path: Path, grid: Path) -> None:
-    root = write_folders(tmp_path / "data")
+def test_a_whole_data_set_is_found_good(root: Path, grid: Path) -> None:
     assert examine(root, grid) == [
         ("form", "ok", f"class folders, {root}/train; class folders, {root}/val"),
         ("classes", "ok", "3: n01, n02, n10"),
@@ -51,12 +53,10 @@ def test_a_whole_data_set_is_found_good(tmp_path: Path, grid: Path) -> None:
     ]
 
 
-def test_what_differs_from_the_task_fails_with_what_to_set(tmp_path: Path) -> None:
-    root = write_folders(tmp_path / "data")
+def test_what_differs_from_the_task_fails_with_what_to_set(root: Path) -> None:
     for path in (root / "val" / "n10").iterdir():
         path.unlink()
-    rows = examine(root, "--task", "imagenet", code=1)
-    assert [detail for label, state, detail in rows if state == "failed"] == [
+    assert [detail for _, state, detail in examine(root, task="imagenet") if state == "failed"] == [
         "1 classes are in the training images only: n10",
         "the data have 3 classes, the model has 1000: --set model.classes=3",
         "found 36 images, task.train_size is 1281167: complete them, or --set task.train_size=36",
@@ -64,18 +64,12 @@ def test_what_differs_from_the_task_fails_with_what_to_set(tmp_path: Path) -> No
     ]
 
 
-def test_images_of_ones_own_are_checked_without_a_grid(tmp_path: Path) -> None:
-    root = write_folders(tmp_path / "data")
+def test_images_of_ones_own_are_checked_without_a_grid(root: Path, tmp_path: Path) -> None:
     assert ("training images", "ok", "36") in examine(root)
-    (missing,) = examine(tmp_path / "nowhere", "--task", "imagenet", code=1)
-    assert "nowhere does not exist" in missing[2]
+    ((_, state, detail),) = examine(tmp_path / "nowhere", task="imagenet")
+    assert (state, "nowhere does not exist" in detail) == ("failed", True)
     # Of class folders alone, a fifth would be held out.
-    rows = examine(root / "train")
-    assert {("training images", "ok", "29"), ("validation images", "ok", "7")} < set(rows)
-
-
-def whole_image() -> bytes:
-    return jpeg(np.random.default_rng(1), 300, 200)
+    assert {("training images", "ok", "29"), ("validation images", "ok", "7")} < set(examine(root / "train"))
 
 
 def encoded(mode: str, form: str) -> bytes:
@@ -84,40 +78,35 @@ def encoded(mode: str, form: str) -> bytes:
     return file.getvalue()
 
 
-def test_each_unreadable_file_is_named_with_the_reason(tmp_path: Path, grid: Path) -> None:
-    root = write_folders(tmp_path / "data")
-    whole_image_result = whole_image()
+def test_each_unreadable_file_is_named_with_the_reason(root: Path, grid: Path) -> None:
+    whole = jpeg(np.random.default_rng(1), 300, 200)
     broken = {
-        "train/n01/02.jpg": (whole_image_result[: len(whole_image_result) // 2], "image file is truncated"),
+        "train/n01/02.jpg": (whole[: len(whole) // 2], "image file is truncated"),
         "train/n02/00.jpg": (b"", "an empty file"),
         "train/n10/11.jpg": (b"<html>404</html>", "not an image of a known format"),
     }
-    mapping = {"train/n01/04.jpg": encoded("CMYK", "jpeg"), "train/n01/06.jpg": encoded("RGBA", "png")}
-    write_folders(root, {name: content for name, (content, _) in broken.items()} | mapping)
-    (root / "train" / "n02" / "folder.jpg").mkdir()
+    odd = {"train/n01/04.jpg": encoded("CMYK", "jpeg"), "train/n01/06.jpg": encoded("RGBA", "png")}
+    write_folders(root, {name: content for name, (content, _) in broken.items()} | odd)
     rows = examine(root, grid)
-    images = [(detail, state) for label, state, detail in rows if label == "image"]
-    assert len(images) == 3
-    for (detail, state), (name, (_, reason)) in zip(images, broken.items(), strict=True):
+    images = [(state, detail) for label, state, detail in rows if label == "image"]
+    for (state, detail), (name, (_, reason)) in zip(images, broken.items(), strict=True):
+        assert state == "warning"
         assert detail.startswith(f"{root / name}: cannot be decoded (")
         assert reason in detail
-        assert state == "warning"
     assert ("unreadable", "warning") in [(label, state) for label, state, _ in rows]
 
 
-def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, grid: Path) -> None:
-    root = write_folders(tmp_path / "data")
-    (root / "train" / "n01" / "00.jpg").unlink()
-    (root / "train" / "n01" / "00.jpg").symlink_to(tmp_path / "gone.jpg")
-    rows = examine(root, grid, code=1)
+def test_a_file_that_may_not_be_read_is_named(root: Path, grid: Path, tmp_path: Path) -> None:
+    first, *others = sorted(root.glob("train/n01/*.jpg"))
+    first.unlink()
+    first.symlink_to(tmp_path / "gone.jpg")
+    rows = examine(root, grid)
+    assert ("image", "warning", f"{first}: cannot be read (No such file or directory)") in rows
     text = "1 of 45 cannot be: a run fails at the 1 of them that cannot even be read"
     assert ("unreadable", "failed", text) in rows
-    message = f"{root}/train/n01/00.jpg: cannot be read (No such file or directory)"
-    assert ("image", "warning", message) in rows
-    for path in sorted(root.glob("train/n01/*.jpg"))[1:12]:
+    for path in others:
         path.write_bytes(b"")
-    rows = examine(root, grid, code=1)
-    assert ("unreadable", "failed", "12 of 45 cannot be: too many to train without") in rows
+    assert ("unreadable", "failed", "12 of 45 cannot be: too many to train without") in examine(root, grid)
 
 
 def test_a_table_shows_twenty_and_counts_the_rest() -> None:
@@ -127,26 +116,24 @@ def test_a_table_shows_twenty_and_counts_the_rest() -> None:
     assert shorten_rows(rows[:21]) == rows[:21]
 
 
-def test_a_few_images_are_spread_over_all(tmp_path: Path, grid: Path) -> None:
-    root = write_folders(tmp_path / "data")
+def test_a_few_images_are_spread_over_all(root: Path, grid: Path) -> None:
     for name in ("train/n01/00.jpg", "train/n01/01.jpg", "val/n10/02.jpg"):
         (root / name).write_bytes(b"")
-    rows = examine(root, grid, "--images", 9)
+    rows = examine(root, grid, images=9)
     assert [detail.split(":")[0] for label, _, detail in rows if label == "image"] == [f"{root}/train/n01/00.jpg"]
     assert any("1 of 9 cannot be" in detail for _, _, detail in rows)
 
 
-@pytest.mark.slow
-def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(tmp_path: Path, grid: Path) -> None:
-    root = write_folders(tmp_path / "data")
+def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(root: Path, grid: Path) -> None:
     hanging = root / "train" / "n01" / "05.jpg"
     hang(hanging)
-    process = start("doctor", "--data", root, grid, "--format", "json")
-    writer = wait_for_reader(hanging)
-    process.send_signal(signal.SIGINT)
-    ended_result = ended(process, code=1)
-    os.close(writer)
-    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(ended_result.stdout)]
+    # Opening it for writing waits for a reader; the file says nothing then.
+    command = 'exec 3> "$0"; kill -INT $PPID; exec sleep 600'
+    with subprocess.Popen(["sh", "-c", command, str(hanging)]) as interrupter:
+        try:
+            rows = examine(root, grid)
+        finally:
+            interrupter.kill()
     assert rows[-1] == ("decoding", "failed", "interrupted after 0 of 45 images")
     assert ("training images", "ok", "36") in rows
 
@@ -155,9 +142,9 @@ def test_cifar_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     root = write_cifar(tmp_path / "data", monkeypatch)
     assert guess_task(str(root)) == guess_task(str(root / "cifar-10-batches-py")) == "cifar10"
     assert guess_task(str(tmp_path)) == "images"
-    resolve_requirement_result = resolve_requirement(str(root), None, [], None)
-    assert resolve_requirement_result == (Cifar10Task(), None)
-    rows = examine_data(resolve_requirement_result._replace(task=Cifar10Task(train_size=100, val_size=20)), str(root))
+    requirement = resolve_requirement(str(root), None, [], None)
+    assert requirement == (Cifar10Task(), None)
+    rows = examine_data(requirement._replace(task=Cifar10Task(train_size=100, val_size=20)), str(root))
     assert {row.state for row in rows} == {"ok"}
     assert rows[0].detail == f"CIFAR's own files, {root}"
 

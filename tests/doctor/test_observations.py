@@ -1,5 +1,6 @@
 """What is concluded from curves that are known."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,17 +15,14 @@ from ettsweep.study.criterion import Criterion
 from ettsweep.study.tried import Observation
 
 
-def recorded(
-    spec: RunSpec, scores: list[float], losses: list[float] | None = None, seconds: list[float] | None = None
-) -> TrialRun:
-    """Return a finished run of a trial with a score at each step, and a training loss and times if there are any."""
-    history: list[dict[str, float]] = [
-        {"step": step, spec.info.metric.column: score} for step, score in enumerate(scores, 1)
+def recorded(spec: RunSpec, scores: list[float], losses: Sequence[float] = (), **more: Sequence[float]) -> TrialRun:
+    """Return a finished run of a trial with a score at each step, and other metrics if there are any."""
+    columns = {spec.info.metric.column: scores, "train_loss": losses, **more}
+    columns = {name: values for name, values in columns.items() if values}
+    history = [
+        {"step": step, **dict(zip(columns, line, strict=True))}
+        for step, line in enumerate(zip(*columns.values(), strict=True), 1)
     ]
-    for line, loss in zip(history, losses or (), strict=False):
-        line["train_loss"] = loss
-    for line, each in zip(history, seconds or (), strict=False):
-        line["step_time_s"] = each
     return TrialRun(spec, Status(State.DONE), history, {"code": 0})
 
 
@@ -53,6 +51,16 @@ def test_a_score_at_chance_for_two_seeds_says_nothing_of_them(spec: RunSpec, tmp
     assert "it is too coarse" in observed(record, "seeds", tmp_path).seen
 
 
+@pytest.mark.parametrize(("from_step", "first_step"), [(2, 1), (2, 2), (None, 1)])
+def test_a_killed_run_restarts_that_goes_back_before_its_checkpoint(
+    spec: RunSpec, tmp_path: Path, from_step: int | None, first_step: int
+) -> None:
+    record = trial(spec, recorded(spec, CHANCE, LOSSES), recorded(spec, CHANCE, OTHER_LOSSES))
+    record.resumed = Resumed(recorded(spec, CHANCE, LOSSES), from_step, first_step)
+    assert resume_class(record) == "restarts"
+    assert f"it starts over at step {first_step}" in observed(record, "resume", tmp_path).seen
+
+
 def test_seeds_whose_numbers_all_coincide_are_one(spec: RunSpec, tmp_path: Path) -> None:
     record = trial(spec, recorded(spec, CHANCE, LOSSES), recorded(spec, CHANCE, LOSSES))
     assert seeds_differ(record) is False
@@ -60,6 +68,12 @@ def test_seeds_whose_numbers_all_coincide_are_one(spec: RunSpec, tmp_path: Path)
     assert (seeds.state, "loss too" in seeds.advice) == ("failed", False)
     without_loss = trial(spec, recorded(spec, CHANCE), recorded(spec, CHANCE))
     assert "record the training loss too" in observed(without_loss, "seeds", tmp_path).advice
+
+
+def test_runs_that_cannot_share_a_machine_fail(spec: RunSpec, tmp_path: Path) -> None:
+    locked_out = replace(recorded(spec, CHANCE), status=Status(State.FAILED, "its lock is taken"))
+    start = observed(trial(spec, recorded(spec, CHANCE), locked_out), "start", tmp_path)
+    assert (start.state, "of two at once, one is failed: its lock is taken" in start.seen) == ("failed", True)
 
 
 # --- whole curves -----------------------------------------------------------------------------------------------------
@@ -77,9 +91,9 @@ def test_seeds_whose_numbers_all_coincide_are_one(spec: RunSpec, tmp_path: Path)
 def test_a_killed_run_is_exact_by_all_that_it_recorded(
     scores: list[float], losses: list[float], expected: str, spec: RunSpec, tmp_path: Path
 ) -> None:
-    alone = recorded(spec, [0.1, 0.1, 0.2, 0.2], [4.0, 3.0, 2.0, 1.0], seconds=[1.0] * 4)
+    alone = recorded(spec, [0.1, 0.1, 0.2, 0.2], [4.0, 3.0, 2.0, 1.0], step_time_s=[1.0] * 4)
     record = trial(spec, alone, recorded(spec, LOSSES))
-    record.resumed = Resumed(recorded(spec, scores, losses, seconds=[2.0] * 4), from_step=2, first_step=3)
+    record.resumed = Resumed(recorded(spec, scores, losses, step_time_s=[2.0] * 4), from_step=2, first_step=3)
     assert resume_class(record) == expected
     only_loss = "from an uninterrupted run (train_loss)" in observed(record, "resume", tmp_path).seen
     assert only_loss == (expected == "resumes" and scores[-1] == 0.2)
@@ -88,26 +102,19 @@ def test_a_killed_run_is_exact_by_all_that_it_recorded(
 @pytest.mark.parametrize(
     ("scores", "names", "expected"),
     [
-        ([0.1, 0.2, 0.3, 0.4], {"train_loss"}, "exact"),  # a mean since the program has started, at each step
-        ([0.1, 0.2, 0.2, 0.2], {"train_loss"}, "resumes"),  # the score does not move, and vouches for nothing
-        ([0.1, 0.2, 0.3, 0.4], {"train_loss", "grad_norm"}, "resumes"),
-        ([0.1, 0.2, 0.3, 0.5], {"train_loss"}, "resumes"),
+        ([0.1, 0.2, 0.3, 0.4], ["losses"], "exact"),  # a mean since the program has started, at each step
+        ([0.1, 0.2, 0.2, 0.2], ["losses"], "resumes"),  # the score does not move, and vouches for nothing
+        ([0.1, 0.2, 0.3, 0.4], ["losses", "grad_norm"], "resumes"),
+        ([0.1, 0.2, 0.3, 0.5], ["losses"], "resumes"),
     ],
 )
 def test_a_running_mean_makes_no_killed_run_inexact(
-    scores: list[float], names: set[str], expected: str, spec: RunSpec, tmp_path: Path
+    scores: list[float], names: list[str], expected: str, spec: RunSpec, tmp_path: Path
 ) -> None:
-    def run(scores: list[float], others: list[float]) -> TrialRun:
-        lines = zip(scores, others, strict=True)
-        history = [
-            {"step": step, spec.info.metric.column: score} | dict.fromkeys(names, other)
-            for step, (score, other) in enumerate(lines, 1)
-        ]
-        return replace(recorded(spec, LOSSES), history=history)
-
-    alone = run([0.1, 0.2, *([0.2, 0.2] if scores[2] == 0.2 else [0.3, 0.4])], [4.0, 3.5, 3.0, 2.5])
+    before, after = (dict.fromkeys(names, means) for means in ([4.0, 3.5, 3.0, 2.5], [4.0, 3.5, 2.0, 1.5]))
+    alone = recorded(spec, [0.1, 0.2, 0.2, 0.2] if scores[2] == 0.2 else [0.1, 0.2, 0.3, 0.4], **before)
     record = trial(spec, alone, recorded(spec, OTHER_LOSSES))
-    record.resumed = Resumed(run(scores, [4.0, 3.5, 2.0, 1.5]), from_step=1, first_step=2)
+    record.resumed = Resumed(recorded(spec, scores, **after), from_step=1, first_step=2)
     assert resume_class(record) == expected
     assert observed(record, "resume", tmp_path).state == ("ok" if expected == "exact" else "warning")
 
@@ -118,9 +125,6 @@ def test_numbers_of_the_machine_make_no_other_run(spec: RunSpec) -> None:
     training = ["trainLoss", "wall_loss", "topSimilarity"]
     run = replace(recorded(spec, LOSSES), history=[{"step": 1} | dict.fromkeys([*machine, *training], 1.0)])
     assert run.other_metrics == sorted(training)
-
-
-# --- cost -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_start_of_a_program_counts_once_in_the_cost_of_a_whole_run(spec: RunSpec, tmp_path: Path) -> None:

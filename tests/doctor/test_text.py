@@ -1,6 +1,7 @@
 """What the doctor says of tokenised text that is whole, changed, or not finished."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,39 +17,37 @@ from ettsweep.trainer.tasks.text.preparation import tokenise
 from ettsweep.trainer.tasks.text.text_task import DenoisingTask
 
 
+@pytest.fixture(scope="module")
+def tokenised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "tokenizer.json").write_text(small_tokenizer().to_json())
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
+    tokenise(CorpusRequest((str(folder / "a.jsonl"),), folder / "out", folder))
+    return folder / "out"
+
+
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    (tmp_path / "tokenizer.json").write_text(small_tokenizer().to_json())
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TOPICS))
-    tokenise(CorpusRequest((str(tmp_path / "a.jsonl"),), tmp_path / "out", tmp_path))
-    return tmp_path / "out"
+def corpus(tokenised: Path, tmp_path: Path) -> Path:
+    """Return a copy of tokenised text."""
+    return Path(shutil.copytree(tokenised, tmp_path / "out"))
 
 
 def test_tokenised_text_is_recognised_and_found_good(corpus: Path) -> None:
-    resolve_requirement_result = resolve_requirement(str(corpus), None, [], None)
-    assert resolve_requirement_result == (DenoisingTask(kind="text"), None)
-    rows = examine_data(resolve_requirement_result, str(corpus))
+    requirement = resolve_requirement(str(corpus), None, [], None)
+    assert requirement == (DenoisingTask(kind="text"), None)
+    rows = examine_data(requirement, str(corpus))
     assert {row.state for row in rows} == {"ok"}
     manifest = read_manifest(corpus)
-    train, val = manifest.train, manifest.val
+    train = manifest.train
     assert train.long_sentences > 1
-    size = sum(shard.size for shard in manifest.shards) / 1e6
-    assert [(row.name, row.detail) for row in rows] == [
-        ("form", f"tokenised text, {corpus}"),
-        ("text", manifest.digest),
-        (
-            "training text",
-            f"{train.documents} documents, {train.sentences} sentences, {train.long_sentences} of them longer than 512 "
-            f"tokens, {train.tokens} tokens, {train.blocks} blocks of up to 512",
-        ),
-        (
-            "validation text",
-            f"1 document, {val.sentences} sentences, {val.tokens} tokens, 1 block of up to 512",
-        ),
-        ("vocabulary", "408"),
-        ("tokenizer", "byte-level BPE with 400 tokens, that of the text"),
-        ("shards", f"2 files of {size:.1f} MB in all, with the digest of the manifest"),
-    ]
+    details = {row.name: row.detail for row in rows}
+    assert details["text"] == manifest.digest
+    assert details["training text"] == (
+        f"{train.documents} documents, {train.sentences} sentences, {train.long_sentences} of them longer than 512 "
+        f"tokens, {train.tokens} tokens, {train.blocks} blocks of up to 512"
+    )
+    assert details["tokenizer"] == "byte-level BPE with 400 tokens, that of the text"
+    assert details["shards"].startswith("2 files of ")
 
 
 def flip(path: Path) -> None:
@@ -57,16 +56,17 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def unfinish(out: Path) -> None:
+    (out / "manifest.json").unlink()
+    (out / ".ettsweep-cache").mkdir()
+
+
 @pytest.mark.parametrize(
     ("harm", "subject", "message"),
     [
         (lambda out: flip(next(out.glob("*/train/*.arrow"))), "shards", "was changed after tokenisation; run"),
         (lambda out: (out / "tokenizer.json").unlink(), "tokenizer", "is not the tokenizer of this text"),
-        (
-            lambda out: ((out / "manifest.json").unlink(), (out / ".ettsweep-cache").mkdir()),
-            "form",
-            "tokenisation is not finished",
-        ),
+        (unfinish, "form", "tokenisation is not finished"),
     ],
 )
 def test_what_was_changed_is_named(corpus: Path, harm: Callable[[Path], object], subject: str, message: str) -> None:

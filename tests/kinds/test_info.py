@@ -48,8 +48,8 @@ def test_a_changed_recipe_has_its_own_info(recipe: Recipe) -> None:
     shorter = kind_of(recipe).for_trial(recipe)
     assert shorter.info.key != recipe.info.key
     if code := recipe.info.code:
-        other = kind_of(recipe).with_code(recipe, replace(code, digest="other", copy="copy", folder=Path("/elsewhere")))
-        assert other.info.code == replace(code, digest="other", copy="copy", folder=Path("/elsewhere"))
+        moved = replace(code, digest="other", copy="copy", folder=Path("/elsewhere"))
+        assert kind_of(recipe).with_code(recipe, moved).info.code == moved
         assert recipe.info.code == code
 
 

@@ -23,15 +23,10 @@ def rises(lr: float, spec: ScheduleSpec) -> bool:
 @pytest.mark.parametrize("decay", ["cosine", "linear"])
 @pytest.mark.parametrize("stop_step", [None, 4, 5])
 @pytest.mark.parametrize("lr_min", [0.0, 0.25, 0.5, 0.75])
-def test_what_is_refused_or_noted_is_where_the_trainer_raises_lr(
-    decay: str, stop_step: int | None, lr_min: float
-) -> None:
+def test_what_is_refused_is_where_the_trainer_raises_lr(decay: str, stop_step: int | None, lr_min: float) -> None:
     spec, low, high = schedule(decay=decay, stop_step=stop_step, lr_min=lr_min), 0.25, 0.5
     if rises(low, spec) and rises(high, spec):
-        with pytest.raises(
-            InputError,
-            match=r"^schedule\.lr_min: 0\.75 is above each lr, 2\^-2, 2\^-1: .*; set less than 2\^-2",
-        ):
+        with pytest.raises(InputError, match=r"^schedule\.lr_min: 0\.75 is above each lr, .*; set less than 2\^-2"):
             check_schedule(spec, [high, low])
     else:
         note = "schedule.lr_min 0.5 is above lr 2^-2: after the warm-up, lr rises to it there"

@@ -1,6 +1,5 @@
 """Which runs a worker may start, by what those that its submission has started have left: one, all, or none."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from ettsweep.files import dumps
 from ettsweep.launch.first_runs import PATIENCE_S, Gate, read_first_runs
-from ettsweep.launch.submissions import Submission, next_name, read_submission
+from ettsweep.launch.submissions import Submission, write_submission
 from ettsweep.processes import Process, process_identity
 from ettsweep.runs.folder import RunDir, runs_dir
 
@@ -36,24 +35,20 @@ class Worker:
         return STOPPED if all(stopped) else allowed
 
 
+def submitted(results: Path, **content: object) -> Submission:
+    """Write a submission of runs whose family has finished none."""
+    unproven = [*IDS, "../x", 3]
+    return write_submission(results, {"kind": "local", "runs": IDS, "unproven": unproven, "sweeps": ["lr"]} | content)
+
+
 @pytest.fixture
 def submission(results: Path) -> Submission:
-    """Return a submission of runs whose family has finished none."""
     return submitted(results)
 
 
 @pytest.fixture
 def worker(submission: Submission) -> Worker:
-    """Return a worker of the submission."""
     return Worker(submission)
-
-
-def submitted(results: Path) -> Submission:
-    folder = results / "jobs" / next_name(results)
-    folder.mkdir(parents=True)
-    content = {"kind": "local", "runs": IDS, "unproven": [*IDS, "../x", 3], "sweeps": ["lr"]}
-    (folder / "submission.json").write_text(json.dumps(content))
-    return read_submission(folder)
 
 
 def start(submission: Submission, number: int, *, step: int = 0, attempt: int = 1, owner: Process = ME) -> RunDir:
@@ -145,10 +140,7 @@ def test_a_submission_stays_stopped_and_another_one_counts_anew(submission: Subm
 
 
 def test_runs_of_a_family_that_has_finished_one_neither_wait_nor_stop(results: Path) -> None:
-    folder = results / "jobs" / next_name(results)
-    folder.mkdir(parents=True)
-    (folder / "submission.json").write_text(json.dumps({"kind": "local", "runs": IDS}))
-    submission = read_submission(folder)
+    submission = submitted(results, unproven=[])
     for number in range(3):
         fail(submission, number)
     assert Worker(submission).may_start() == ALL

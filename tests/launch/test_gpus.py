@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES means here what CUDA takes it for; the driver's tool is a script that prints what a real one does."""
+"""CUDA_VISIBLE_DEVICES means here what CUDA takes it for; the driver lists what a real one prints."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,58 +26,41 @@ def line(number: int, name: str, uuid: str) -> str:
 H200 = "NVIDIA H200"
 THREE = [line(0, H200, A), line(1, H200, B), line(2, H200, C)]
 SPLIT = [
-    line(0, "NVIDIA A100-SXM4-40GB", A),
+    line(0, H200, A),
     f"  MIG 3g.20gb     Device  0: (UUID: {M1})",
     f"  MIG 1g.5gb      Device  1: (UUID: {M2})",
-    line(1, "NVIDIA A100-SXM4-40GB", B),
-    line(2, "NVIDIA A100-SXM4-40GB", C),
+    *THREE[1:],
     f"  MIG 7g.40gb     Device  0: (UUID: {M3})",
 ]
-OLD = f"MIG-{A}/1/0"
-SPLIT_R450 = [line(0, "A100-SXM4-40GB", A), f"  MIG 3g.20gb Device 0: (UUID: {OLD})", line(1, "A100-SXM4-40GB", B)]
-DIFFERENT = [line(0, "NVIDIA GeForce GTX 1080", A), line(1, "NVIDIA GeForce RTX 3090", B)]
 
 Driver = Callable[[list[str]], None]
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
-    """Return a function that puts a driver's tool in front which lists GPUs."""
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Return a function that has the driver's tool list GPUs."""
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
     gpus._torch_uuids.cache_clear()
-    gpus.gpu_name.cache_clear()
 
     def install(lines: list[str]) -> None:
-        (tmp_path / "list").write_text("\n".join(lines) + "\n")
-        tool = tmp_path / "bin" / "nvidia-smi"
-        tool.parent.mkdir(exist_ok=True)
-        tool.write_text(f'#!/bin/sh\n[ "$*" = -L ] && exec /bin/cat {tmp_path}/list\nexit 2\n')
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tool.parent))
+        listed = {("-L",): "\n".join(lines) + "\n"}
+        monkeypatch.setattr(gpus, "_nvidia_smi", lambda *arguments: listed[arguments])
 
     return install
 
-
-# --- the rules --------------------------------------------------------------------------------------------------------
 
 WHOLE_CARDS = [
     pytest.param("0", [A], id="a number"),
     pytest.param("2,1", [C, B], id="the order is that of the entries"),
     pytest.param("0,2,-1,1", [A, C], id="an invalid index hides itself and those after it"),
     pytest.param("", [], id="an empty value hides all"),
-    pytest.param(",0", [], id="an empty entry is invalid"),
-    pytest.param("NoDevFiles", [], id="NoDevFiles, of SLURM"),
     pytest.param("0,1,0", [], id="an index twice hides all"),
-    pytest.param("0,1,-1,0", [A, B], id="but not behind a negative one"),
     pytest.param(" 0 , 1 ", [A, B], id="spaces around numbers"),
-    pytest.param("1gpu2,2ampere", [B, C], id="text behind a number is ignored"),
-    pytest.param("GPU-b", [C], id="of a letter"),
-    pytest.param("GPU-b,GPU-8932,GPU-8932a", [C], id="and hides those after it"),
+    pytest.param("GPU-b", [C], id="the beginning of a UUID"),
+    pytest.param("GPU-b,GPU-8932,GPU-8932a", [C], id="that of two hides itself and those after it"),
     pytest.param("GPU-b,GPU-b2", [], id="a card twice hides all"),
     pytest.param("1,GPU-b", [B], id="no UUIDs among numbers"),
-    pytest.param("GPU-b, GPU-8932a", [C], id="no spaces before UUIDs"),
-    pytest.param(B.lower(), [], id="GPU- is in capitals"),
 ]
 
 
@@ -105,16 +88,13 @@ def test_torchs_own_reading_is_the_same(monkeypatch: pytest.MonkeyPatch, value: 
 @pytest.mark.parametrize(
     ("lines", "value", "expected"),
     [
-        pytest.param(THREE, None, [A, B, C], id="nothing is set: all"),
         pytest.param(SPLIT, None, [M1, M2, B, M3], id="nothing is set: all instances, and cards that are whole"),
-        pytest.param(SPLIT_R450, None, [OLD, B], id="names of instances by old drivers"),
         pytest.param([], None, [], id="no driver"),
         pytest.param(SPLIT, "1,2,0", [B, M3, M1], id="numbers count cards, not instances"),
         pytest.param(SPLIT, A, [M1], id="the same by the card's UUID"),
         pytest.param(SPLIT, f"{M3},{M1}", [M3, M1], id="several, for a worker each"),
         pytest.param(SPLIT, f"{M2},{B}", [M2], id="no cards among instances"),
         pytest.param(SPLIT, f"MIG-{A}/2/0", [f"MIG-{A}/2/0"], id="an instance by its numbers"),
-        pytest.param(SPLIT, f"MIG-{B}/2/0", [], id="which only a split card has"),
         pytest.param([], "3,1", ["3", "1"], id="without the driver's tool, CUDA alone knows"),
     ],
 )
@@ -122,37 +102,25 @@ def test_instances_and_what_the_driver_does_not_list(
     driver: Driver, lines: list[str], value: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver(lines)
-    if value is None:
-        assert visible_gpus() == expected
-        assert [slot.gpu for slot in LocalProfile().resolve_slots() if slot.gpu] == expected
-    else:
-        assert cuda_devices(value, listed_cards()) == expected
+    if value is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert visible_gpus() == expected
+    assert [slot.gpu for slot in LocalProfile().resolve_slots() if slot.gpu] == expected
 
 
-# --- what hides all ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", ["0,0", "GPU-8932"])
-def test_whoever_hides_all_gpus_by_a_mistake_is_not_sent_to_the_cpu(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_who_hides_all_gpus_by_mistake_is_not_sent_to_the_cpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     driver(THREE)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    with pytest.raises(InputError) as error:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,0")
+    with pytest.raises(InputError, match=r"^CUDA_VISIBLE_DEVICES=0,0 hides all 3 GPUs of .*: a repeated entry hides"):
         LocalProfile().resolve_slots()
-    assert str(error.value) == (
-        f"CUDA_VISIBLE_DEVICES={value} hides all 3 GPUs of `nvidia-smi -L`: a repeated entry hides all, an invalid one "
-        "itself and those after it; correct it, or pass `--launch-set devices=cpu`"
-    )
-    assert {slot.device for slot in LocalProfile(devices="cpu").resolve_slots()} == {"cpu"}
+    for devices, value in (("cpu", "0,0"), ("auto", "NoDevFiles")):  # as SLURM hides them
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert {slot.device for slot in LocalProfile(devices=devices).resolve_slots()} == {"cpu"}
 
 
-# --- the order --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def fastest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Put a module in place of torch, in other processes, that reports the second GPU first; return it."""
+def test_different_cards_are_in_cudas_order(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In another process, a module in place of torch reports the second GPU first."""
+    driver([line(0, "NVIDIA GeForce GTX 1080", A), line(1, "NVIDIA GeForce RTX 3090", B)])
     module = tmp_path / "modules" / "torch"
     module.mkdir(parents=True)
     (module / "__init__.py").touch()
@@ -162,27 +130,7 @@ def fastest_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "device_count = lambda: len(uuids); get_device_properties = lambda k: S(uuid=uuids[k])\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(module.parent))
-    return module
-
-
-@pytest.mark.usefixtures("fastest_first")
-@pytest.mark.parametrize(
-    ("order", "value", "expected"),
-    [
-        ("FASTEST_FIRST", "0,1", [B, A]),
-        ("PCI_BUS_ID", "0", [A]),
-        (None, A, [A]),
-        (None, None, [A, B]),
-    ],
-)
-def test_numbers_of_different_cards_are_in_cudas_order(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, order: str | None, value: str | None, expected: list[str]
-) -> None:
-    driver(DIFFERENT)
-    for name, text in (("CUDA_DEVICE_ORDER", order), ("CUDA_VISIBLE_DEVICES", value)):
-        if text is not None:
-            monkeypatch.setenv(name, text)
-    assert visible_gpus() == expected
-
-
-# --- in the worker ----------------------------------------------------------------------------------------------------
+    for order, value, expected in (("FASTEST_FIRST", "0,1", [B, A]), ("PCI_BUS_ID", "0", [A]), ("", A, [A])):
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert visible_gpus() == expected

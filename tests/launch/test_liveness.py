@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ettsweep.launch.cancellation import withdraw_jobs
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.slurm_api import ArrayTask
 from ettsweep.launch.slurm_cache import QUERY_MAX_S, QUERY_MIN_S, SlurmCache, watch_heartbeats
-from ettsweep.launch.submissions import Submission, next_name, submissions
+from ettsweep.launch.submissions import Submission, submissions, write_submission
 from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -30,17 +30,6 @@ UNSEEN = replace(ME, host="n7", boot_id="another")
 
 RUN, OTHER = "0123456789ab", "ba9876543210"
 NAME = "vit-ntk.1a2b3c4d"
-ENDED = (
-    "CANCELLED",
-    "TIMEOUT",
-    "OUT_OF_MEMORY",
-    "NODE_FAIL",
-    "PREEMPTED",
-    "FAILED",
-    "COMPLETED",
-    "BOOT_FAIL",
-    "DEADLINE",
-)
 
 
 @dataclass
@@ -75,7 +64,7 @@ class Cluster:
 
 
 @pytest.fixture
-def toy_cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return a cluster called toy."""
     cluster = Cluster()
     monkeypatch.setattr(slurm_api, "queue", cluster.queue)
@@ -100,32 +89,27 @@ def submitted(
     *runs: str,
     array: str | None = "7",
     name: str = NAME,
-    submitter: Process | None = GONE,
-    cluster: str = "toy",
+    submitter: Process = GONE,
     kind: str = "slurm",
     unproven: Sequence[str] = (),
     **profile: Any,
 ) -> Submission:
-    """Write a submission; later ones are newer, whatever the times of files say."""
-    folder = results / "jobs" / next_name(results)
-    folder.mkdir(parents=True)
+    """Write a submission; later ones are newer."""
     content = {
         "kind": kind,
         "runs": runs or (RUN,),
         "profile": {"nodes": 1, "gpus": 0, "runs_per_job": 1, **profile},
-        "submitter": submitter.to_json() if submitter else None,
+        "submitter": submitter.to_json(),
         "slots": [{"name": "cpu-0"}],
-        "cluster": cluster,
+        "cluster": "toy",
         "user": str(os.getuid()),
         "name": name,
         "unproven": unproven,
     }
-    (folder / "submission.json").write_text(json.dumps(content))
+    submission = write_submission(results, content)
     if array:
-        (folder / "job.json").write_text(json.dumps({"id": array}))
-    for path in (folder, *folder.iterdir()):
-        os.utime(path, (10**9 - len(submissions(results)),) * 2)
-    return submissions(results)[-1]
+        submission.record_array(array)
+    return submission
 
 
 def claimed(results: Path, owner: Process | None = UNSEEN, run: str = RUN, job: Any = None, **claim: Any) -> Attempt:
@@ -133,11 +117,11 @@ def claimed(results: Path, owner: Process | None = UNSEEN, run: str = RUN, job: 
     attempt = RunDir(runs_dir(results) / run).attempt(1)
     attempt.path.mkdir(parents=True)
     content = claim | {"process": owner.to_json() if owner else {"pid": "x"}} | ({"job": job} if job else {})
-    (attempt.path / "claim.json").write_text(json.dumps(content))
+    attempt.claim_path.write_text(json.dumps(content))
     return attempt
 
 
-def by(id_: str = "7_0", restart: int | None = 0, cluster: str = "toy") -> dict[str, Any]:
+def by(id_: str = "7_0", restart: int = 0, cluster: str = "toy") -> dict[str, Any]:
     """Return what a claim says of its job."""
     return {"cluster": cluster, "id": id_, "restart": restart, "node": "n7"}
 
@@ -158,267 +142,171 @@ def look(results: Path, run: str = RUN, slurm_cache: SlurmCache | None = None) -
         (0, "RUNNING", 1, "dead"),  # SLURM has started the job anew: it gave up this copy
         (1, "RUNNING", 0, "alive"),  # the answer is older than the claim
         (0, "PENDING", 0, "alive"),  # so is this one: the job has started since
-        (0, "PENDING", 1, "dead"),
         (0, "COMPLETING", 0, "alive"),  # it has been told to end, and may be saving
-        (0, "COMPLETING", 1, "dead"),  # it is being started anew
         (0, "SUSPENDED", 0, "alive"),
         (0, "NEW_WORD_OF_SLURM", 0, "unknown"),
-        (None, "RUNNING", 1, "dead"),
-        *((0, state, 0, "dead") for state in ENDED),
+        (0, "OUT_OF_MEMORY", 0, "dead"),
+        (0, "PREEMPTED", 0, "dead"),
         (1, "NODE_FAIL", 0, "alive"),
         (0, "", 0, "dead"),  # squeue does not list it
     ],
 )
 def test_an_owner_lives_as_long_as_its_life_of_the_job(
-    toy_cluster: Cluster, results: Path, restart: int | None, state: str, restarts: int, life: Life
+    slurm: Cluster, results: Path, restart: int, state: str, restarts: int, life: Life
 ) -> None:
     submitted(results)
-    toy_cluster.has("7_0" if state else "7_1", state or "RUNNING", restarts=restarts)
+    slurm.has("7_0" if state else "7_1", state or "RUNNING", restarts=restarts)
     owner = SchedulerLiveness(results).owner(claimed(results, job=by(restart=restart)))
     assert (owner.life, owner.host) == (life, "n7")
 
 
-@pytest.mark.parametrize(
-    ("owner", "state", "life"), [(ME, "CANCELLED", "alive"), (GONE, "RUNNING", "dead"), (None, "RUNNING", "dead")]
-)
-def test_a_process_that_can_be_seen_needs_no_scheduler(
-    toy_cluster: Cluster, results: Path, owner: Process | None, state: str, life: Life
-) -> None:
+@pytest.mark.parametrize(("owner", "life"), [(ME, "alive"), (GONE, "dead"), (None, "dead")])
+def test_a_process_in_sight_needs_no_slurm(slurm: Cluster, results: Path, owner: Process | None, life: Life) -> None:
     submitted(results)
-    toy_cluster.has("7_0", state)
     assert SchedulerLiveness(results).owner(claimed(results, owner, job=by())).life == life
-    assert toy_cluster.asked == 0
+    assert slurm.asked == 0
 
 
-def test_jobs_of_another_cluster_are_not_judged_from_here(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", "CANCELLED")
-    owner = SchedulerLiveness(results).owner(claimed(results, job=by(cluster="moon")))
-    assert owner.life == "unknown"
-    assert owner.reason == "this machine is on cluster toy and cannot query moon"
-
-
-def test_nothing_is_known_of_owners_while_slurm_is_silent(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    toy_cluster.silence = "squeue: Socket timed out on send/recv operation"
-    liveness = SchedulerLiveness(results)
-    owner = liveness.owner(claimed(results, job=by()))
-    assert owner.life == "unknown"
-    assert owner.reason == f"SLURM does not answer: {toy_cluster.silence}"
-    assert liveness.slurm_error == toy_cluster.silence
-
-
-@pytest.mark.parametrize("unreachable", ["silence", "another cluster"])
+@pytest.mark.parametrize(
+    ("place", "silence", "reason"),
+    [
+        ("toy", "no controller", "SLURM does not answer: no controller"),
+        ("moon", "", "this machine is on cluster toy and cannot query moon"),
+    ],
+)
 def test_a_beating_heart_proves_life_where_slurm_cannot_be_asked_and_a_still_one_nothing(
-    toy_cluster: Cluster, results: Path, unreachable: str
+    slurm: Cluster, results: Path, place: str, silence: str, reason: str
 ) -> None:
     submitted(results)
-    toy_cluster.silence = "no controller" if unreachable == "silence" else ""
-    attempt = claimed(results, job=by(cluster="toy" if unreachable == "silence" else "moon"), heartbeat_s=10)
+    slurm.has("7_0", "CANCELLED")
+    slurm.silence = silence
+    attempt = claimed(results, job=by(cluster=place), heartbeat_s=10)
     clock = Clock()
     slurm_cache = SlurmCache(clock=clock)
-
-    def life() -> Life:
-        return SchedulerLiveness(results, slurm_cache).owner(attempt).life
-
     attempt.write_heartbeat(0)
-    assert life() == "unknown"
+    owner = SchedulerLiveness(results, slurm_cache).owner(attempt)
+    assert (owner.life, owner.reason) == ("unknown", reason)
     attempt.write_heartbeat(1)
-    assert life() == "alive"
+    assert SchedulerLiveness(results, slurm_cache).owner(attempt).life == "alive"
     clock.now_s += 1000
-    assert life() == "unknown"
+    assert SchedulerLiveness(results, slurm_cache).owner(attempt).life == "unknown"
 
 
 # --- jobs of runs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("task", "expected"),
-    [
-        ({"state": "PENDING"}, (State.QUEUED, "", "7_0")),
-        (
-            {"state": "PENDING", "reason": "Resources", "start": "2027-11-21T10:01:05"},
-            (State.QUEUED, "Resources, expected to start 2027-11-21 10:01:05", "7_0"),
-        ),
-        ({"state": "RUNNING", "node": "n2"}, (State.QUEUED, "its job runs on n2", "7_0")),
-        ({"state": "CONFIGURING"}, (State.QUEUED, "its job starts", "7_0")),
-        ({"state": "COMPLETING", "node": "n2", "restarts": 1}, (State.QUEUED, "its job is ending", "7_0")),
-    ],
-)
-def test_a_job_that_waits_or_runs_will_take_the_run(
-    toy_cluster: Cluster, results: Path, task: dict[str, Any], expected: tuple[State, str, str]
-) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", **task)
-    assert look(results) == expected
+RELEASE = "run `scontrol release 7_0`"
+OR_REPLACE = "or `cancel` and `retry`"
 
 
 @pytest.mark.parametrize(
-    ("state", "reason"),
+    ("state", "reason", "expected", "told"),
     [
-        ("PENDING", "JobHeldUser"),
-        ("PENDING", "JobHeldAdmin"),
-        ("PENDING", "JobHoldMaxRequeue"),
-        ("PENDING", "launch failed requeued held"),
-        ("PENDING", "launch_failed_requeued_held"),
-        ("SPECIAL_EXIT", "job requeued in held state"),
-        ("REQUEUE_HOLD", ""),
-        ("RESV_DEL_HOLD", "ReservationDeleted"),
+        ("PENDING", "Resources", State.QUEUED, "Resources, expected to start 2027-11-21 10:01:05"),
+        ("RUNNING", "", State.QUEUED, "its job runs on n2"),
+        ("CONFIGURING", "", State.QUEUED, "its job starts"),
+        ("COMPLETING", "", State.QUEUED, "its job is ending"),
+        ("REQUEUE_HOLD", "", State.HELD, f"REQUEUE_HOLD: {RELEASE}, {OR_REPLACE}"),
+        ("PENDING", "JobHeldUser", State.HELD, f"JobHeldUser: {RELEASE}, {OR_REPLACE}"),
+        ("PENDING", "launch failed requeued held", State.HELD, f"launch failed requeued held: {RELEASE}, {OR_REPLACE}"),
+        ("PENDING", "JobHeldAdmin", State.HELD, f"JobHeldAdmin: {RELEASE} by an administrator, {OR_REPLACE}"),
+        ("CANCELLED", "", State.CANCELLED, "job 7_0 was cancelled in SLURM"),
+        ("OUT_OF_MEMORY", "", State.FAILED, f"job 7_0 ran out of memory; `ettsweep retry {RUN} --more-memory 8G`"),
+        ("TIMEOUT", "", State.INTERRUPTED, f"job 7_0: timed out; `ettsweep retry {RUN} --more-time 3h`"),
+        ("NODE_FAIL", "", State.INTERRUPTED, "job 7_0: its node failed"),
+        ("FAILED", "why", State.INTERRUPTED, "job 7_0 failed (why)"),
+        ("COMPLETED", "", State.INTERRUPTED, ""),
     ],
 )
-def test_a_job_that_is_held_says_what_lets_it_start(
-    toy_cluster: Cluster, results: Path, state: str, reason: str
-) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", state, reason=reason, restarts=3)
-    by = " by an administrator" if reason == "JobHeldAdmin" else ""
-    text = f"{reason or state}: run `scontrol release 7_0`{by}, or `cancel` and `retry`"
-    assert look(results) == (State.HELD, text, "7_0")
-    submitted(results, array="8", name="next")
-    toy_cluster.has("8_0", "PENDING", name="next")
-    assert look(results) == (State.QUEUED, "", "8_0"), "another job will take it"
-
-
-@pytest.mark.parametrize("forgotten", [False, True], ids=["squeue tells", "sacct tells"])
-@pytest.mark.parametrize(
-    ("state", "expected", "reason"),
-    [
-        ("CANCELLED", State.CANCELLED, "job 7_0 was cancelled in SLURM"),
-        ("OUT_OF_MEMORY", State.FAILED, f"job 7_0 ran out of memory; `ettsweep retry {RUN} --more-memory 8G`"),
-        ("TIMEOUT", State.INTERRUPTED, f"job 7_0: timed out; `ettsweep retry {RUN} --more-time 3h`"),
-        ("NODE_FAIL", State.INTERRUPTED, "job 7_0: its node failed"),
-        ("FAILED", State.INTERRUPTED, "job 7_0 failed (why)"),
-        ("COMPLETED", State.INTERRUPTED, ""),
-    ],
-)
-def test_a_job_that_has_ended_says_how(
-    toy_cluster: Cluster, results: Path, forgotten: bool, state: str, expected: State, reason: str
+def test_a_job_says_whether_it_will_take_the_run_or_how_it_ended(
+    slurm: Cluster, results: Path, state: str, reason: str, expected: State, told: str
 ) -> None:
     submitted(results, mem_gb=4, time_min=90)
-    (toy_cluster.had if forgotten else toy_cluster.has)("7_0", state, reason="why")
+    node = "" if state == "CONFIGURING" else "n2"
+    slurm.has("7_0", state, reason=reason, node=node, start="2027-11-21T10:01:05")
+    assert look(results) == (expected, told, "7_0")
+
+
+def test_a_number_that_slurm_has_given_to_another_job_since_says_nothing(slurm: Cluster, results: Path) -> None:
+    submitted(results)
+    slurm.has("7_0", "CANCELLED", name="of-someone-else")
+    assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
+
+
+@pytest.mark.parametrize(
+    ("task", "no_history", "expected", "reason"),
+    [
+        ({"state": "CANCELLED"}, "", State.CANCELLED, "job 7_0 was cancelled in SLURM"),
+        ({"state": "CANCELLED", "name": "of-someone-else"}, "", State.INTERRUPTED, "job 7_0 has ended"),
+        ({"state": "RUNNING"}, "", State.INTERRUPTED, "job 7_0 has ended"),  # it is behind the controller for seconds
+        ({}, "", State.INTERRUPTED, "job 7_0 has ended"),
+        ({}, "it is disabled", State.INTERRUPTED, "job 7_0 has ended; reason unknown: it is disabled"),
+    ],
+)
+def test_of_a_job_that_the_controller_has_forgotten_the_accounting_says_how_it_ended(
+    slurm: Cluster, results: Path, task: dict[str, Any], no_history: str, expected: State, reason: str
+) -> None:
+    submitted(results)
+    slurm.no_history = no_history
+    if task:
+        slurm.had("7_0", **task)
     assert look(results) == (expected, reason, "7_0")
-    assert toy_cluster.asked_history == ([["7"]] if forgotten else [])
+    assert slurm.asked_history == [["7"]]
 
 
 @pytest.mark.parametrize(("idle_lives", "reason"), [(5, "job 7_0 failed (why)"), (6, "without time for a single step")])
-def test_a_job_that_never_had_time_for_a_step_needs_more(
-    toy_cluster: Cluster, results: Path, idle_lives: int, reason: str
-) -> None:
+def test_a_job_without_time_for_a_step_needs_more(slurm: Cluster, results: Path, idle_lives: int, reason: str) -> None:
     submission = submitted(results, time_min=45)
     submission.report_path("0-0").write_text(json.dumps({"idle_lives": idle_lives}))
-    toy_cluster.has("7_0", "FAILED", reason="why")
+    slurm.has("7_0", "FAILED", reason="why")
     state, told, _ = look(results)
     assert state is State.INTERRUPTED
     assert reason in told
     assert told.endswith(f"`ettsweep retry {RUN} --more-time 90min`") is (idle_lives == 6)
 
 
-def test_runs_are_not_started_whatever_slurm_says_of_their_jobs_until_another_submission_has_them(
-    toy_cluster: Cluster, results: Path
-) -> None:
-    ids = [f"{number:012x}" for number in range(4)]
+def test_runs_are_not_started_whatever_slurm_says_of_their_jobs(slurm: Cluster, results: Path) -> None:
+    *failed, last = ids = [f"{number:012x}" for number in range(4)]
     submission = submitted(results, *ids, unproven=ids)
-    for number, run in enumerate(ids[:3]):
-        toy_cluster.has(f"7_{number}", "COMPLETED")
-        claimed(results, run=run, job=by(f"7_{number}"), submission=submission.path.name).record_failure("error", "why")
-    toy_cluster.has("7_3", "PENDING", reason="Priority")
-    toy_cluster.silence = "squeue: no answer"
-    status = SchedulerLiveness(results).job_status(ids[3])
+    for run in failed:
+        claimed(results, run=run, submission=submission.path.name).record_failure("error", "why")
+    slurm.has("7_3", "PENDING", reason="Priority")
+    status = SchedulerLiveness(results).job_status(last)
     assert status
     assert (status.state, status.is_stopped) == (State.CANCELLED, True)
     assert status.reason.startswith("not started: 3 runs failed with the same error: why;")
-    assert toy_cluster.asked == 0, "the folders tell"
-    toy_cluster.silence = ""
+    assert slurm.asked == 0, "the folders tell"
     submitted(results, *ids, array="8", name="next", unproven=ids)
-    toy_cluster.has("8_3", "PENDING", name="next")
-    assert look(results, ids[3]) == (State.QUEUED, "", "8_3")
-
-
-def test_a_job_that_nobody_knows_any_more_has_ended(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
-    toy_cluster.no_history = "Slurm accounting storage is disabled"
-    state, reason, _ = look(results)
-    assert state is State.INTERRUPTED
-    assert reason == "job 7_0 has ended; reason unknown: Slurm accounting storage is disabled"
-
-
-def test_accounting_is_believed_only_about_what_has_ended(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    toy_cluster.had("7_0", "RUNNING")  # for some seconds it is behind the controller
-    assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
-
-
-@pytest.mark.parametrize("forgotten", [False, True], ids=["squeue tells", "sacct tells"])
-def test_a_number_that_slurm_has_given_to_another_job_since_says_nothing(
-    toy_cluster: Cluster, results: Path, forgotten: bool
-) -> None:
-    submitted(results)
-    (toy_cluster.had if forgotten else toy_cluster.has)("7_0", "CANCELLED", name="of-someone-else")
-    assert look(results) == (State.INTERRUPTED, "job 7_0 has ended", "7_0")
-
-
-def test_a_run_is_asked_about_by_the_task_that_lists_it(toy_cluster: Cluster, results: Path) -> None:
-    runs = [f"{number:012x}" for number in range(5)]
-    submitted(results, *runs, runs_per_job=2)
-    for index in range(3):
-        toy_cluster.has(f"7_{index}", "RUNNING", node=f"n{index}")
-    assert [look(results, run)[1:] for run in runs] == [
-        ("its job runs on n0", "7_0"),
-        ("its job runs on n0", "7_0"),
-        ("its job runs on n1", "7_1"),
-        ("its job runs on n1", "7_1"),
-        ("its job runs on n2", "7_2"),
-    ]
+    slurm.has("8_3", "PENDING", name="next")
+    assert look(results, last) == (State.QUEUED, "", "8_3")
 
 
 @pytest.mark.parametrize(
-    ("submitter", "gave_up", "expected"),
-    [
-        (ME, False, (State.QUEUED, "being submitted")),
-        (ME, True, (State.INTERRUPTED, "its submission was interrupted")),
-        (GONE, False, (State.INTERRUPTED, "its submission was interrupted")),
-    ],
+    ("submitter", "expected"),
+    [(ME, (State.QUEUED, "being submitted")), (GONE, (State.INTERRUPTED, "its submission was interrupted"))],
 )
 def test_a_submission_without_a_number_is_as_alive_as_its_submitter(
-    toy_cluster: Cluster, results: Path, submitter: Process | None, gave_up: bool, expected: tuple[State, str]
+    slurm: Cluster, results: Path, submitter: Process, expected: tuple[State, str]
 ) -> None:
-    submission = submitted(results, array=None, submitter=submitter)
-    if gave_up:
-        submission.record_unanswered()
-    toy_cluster.has("9_0", "PENDING", name="another.1")
+    submitted(results, array=None, submitter=submitter)
+    slurm.has("9_0", "PENDING", name="another.1")
     assert look(results)[:2] == expected
 
 
-@pytest.mark.parametrize("submitter", [ME, GONE])
-def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(
-    toy_cluster: Cluster, results: Path, submitter: Process
-) -> None:
-    submitted(results, OTHER, RUN, array=None, submitter=submitter)
-    toy_cluster.has("6_1", "RUNNING", name="another.1")
-    toy_cluster.has("8_1", "RUNNING", node="n1")
+def test_jobs_whose_submitter_did_not_live_to_record_them_are_found_by_name(slurm: Cluster, results: Path) -> None:
+    submitted(results, OTHER, RUN, array=None)
+    slurm.has("6_1", "RUNNING", name="another.1")
+    slurm.has("8_1", "RUNNING", node="n1")
     assert look(results) == (State.QUEUED, "its job runs on n1", "8_1")
-    state, reason, job = look(results, OTHER)
-    assert (state, reason, job) == (State.CANCELLED, "job 8_0 was cancelled in SLURM before it started", "8_0")
+    assert look(results, OTHER) == (State.CANCELLED, "job 8_0 was cancelled in SLURM before it started", "8_0")
 
 
-@pytest.mark.parametrize(
-    ("message", "leaving"),
-    [
-        ({"0-0": 1}, False),
-        ({"0-0": 1, "0-1": 1}, True),
-        ({"0-0": 0, "0-1": 1}, False),  # that was in an earlier life of the job
-    ],
-)
-def test_a_job_whose_workers_all_leave_takes_no_more_runs(
-    toy_cluster: Cluster, results: Path, message: dict[str, int], leaving: bool
-) -> None:
+def test_a_job_whose_workers_all_leave_takes_no_more_runs(slurm: Cluster, results: Path) -> None:
     submission = submitted(results, gpus=2)
-    toy_cluster.has("7_0", "RUNNING", node="n1", restarts=1)
-    for worker, restart in message.items():
-        mapping = {"process": UNSEEN.to_json(), "leaving": True, "restart": restart}
-        (submission.path / f"worker-{worker}.json").write_text(json.dumps(mapping))
-    assert look(results)[0] is (State.INTERRUPTED if leaving else State.QUEUED)
+    slurm.has("7_0", "RUNNING", node="n1", restarts=1)
+    for worker, state in (("0-0", State.QUEUED), ("0-1", State.INTERRUPTED)):
+        submission.report_path(worker).write_text(json.dumps({"leaving": True, "restart": 1}))
+        assert look(results)[0] is state
 
 
 # --- several submissions --------------------------------------------------------------------------------------------
@@ -429,66 +317,48 @@ def test_a_job_whose_workers_all_leave_takes_no_more_runs(
     [
         ("PENDING", "CANCELLED", (State.QUEUED, "7_0")),
         ("RUNNING", "PENDING", (State.QUEUED, "8_0")),
-        ("CANCELLED", "TIMEOUT", (State.INTERRUPTED, "8_0")),
+        ("SPECIAL_EXIT", "PENDING", (State.QUEUED, "8_0")),
         ("TIMEOUT", "CANCELLED", (State.CANCELLED, "8_0")),
     ],
 )
 def test_a_job_that_will_take_the_run_comes_first_and_then_the_newest(
-    toy_cluster: Cluster, results: Path, older: str, newer: str, expected: tuple[State, str]
+    slurm: Cluster, results: Path, older: str, newer: str, expected: tuple[State, str]
 ) -> None:
     submitted(results, array="7", name="a.1")
     submitted(results, array="8", name="a.2")
-    toy_cluster.has("7_0", older, name="a.1")
-    toy_cluster.has("8_0", newer, name="a.2")
+    slurm.has("7_0", older, name="a.1")
+    slurm.has("8_0", newer, name="a.2")
     state, _, job = look(results)
     assert (state, job) == expected
-
-
-@pytest.mark.parametrize(("host", "waits"), [(ME.host, False), ("elsewhere", True)])
-def test_workers_without_a_heart_are_gone_after_a_reboot(results: Path, host: str, waits: bool) -> None:
-    submitted(results, kind="local", array=None, submitter=replace(ME, boot_id="before", host=host), heartbeat_s=30)
-    status = SchedulerLiveness(results).job_status(RUN)
-    assert (status is not None and status.state is State.QUEUED) is waits
-    assert SchedulerLiveness(results).is_live(submissions(results)[0]) is waits
 
 
 # --- how often SLURM is asked ---------------------------------------------------------------------------------------
 
 
-def ask_times(
-    slurm_cache: SlurmCache, clock: Clock, toy_cluster: Cluster, results: Path, until_s: float
-) -> list[float]:
-    """Look four times a second; return when SLURM was asked, in seconds after the start."""
-    start_s, times = clock.now_s, []
-    while clock.now_s - start_s <= until_s:
-        before = toy_cluster.asked
+@pytest.mark.parametrize("silence", ["", "no controller"])
+def test_slurm_is_asked_at_once_and_then_ever_more_seldom(slurm: Cluster, results: Path, silence: str) -> None:
+    submitted(results)
+    slurm.has("7_0", "PENDING")
+    slurm.silence = silence
+    clock, times = Clock(), []
+    slurm_cache, start_s = SlurmCache(clock=clock), clock.now_s
+    while clock.now_s - start_s <= 130:
+        before = slurm.asked
         SchedulerLiveness(results, slurm_cache).job_status(RUN)
-        if toy_cluster.asked > before:
+        if slurm.asked > before:
             times.append(clock.now_s - start_s)
         clock.now_s += 0.25
-    return times
-
-
-@pytest.mark.parametrize("silence", ["", "no controller"])
-def test_slurm_is_asked_at_once_and_then_ever_more_seldom(toy_cluster: Cluster, results: Path, silence: str) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", "PENDING")
-    toy_cluster.silence = silence
-    clock = Clock()
-    times = ask_times(SlurmCache(clock=clock), clock, toy_cluster, results, 200)
-    gaps = [after - before for before, after in pairwise(times)]
     assert times[0] == 0
-    assert gaps == [QUERY_MIN_S, 2, 4, 8, 16, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S]
+    gaps = [after - before for before, after in pairwise(times)]
+    assert gaps == [QUERY_MIN_S, 2, 4, 8, 16, QUERY_MAX_S, QUERY_MAX_S, QUERY_MAX_S]
 
 
-def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anything_is_concluded(
-    toy_cluster: Cluster, results: Path
-) -> None:
+def test_jobs_made_since_slurm_was_asked_are_asked_about_first(slurm: Cluster, results: Path) -> None:
     submission = submitted(results, array=None, submitter=ME)
     slurm_cache = SlurmCache(clock=Clock())
     assert look(results, slurm_cache=slurm_cache)[1] == "being submitted"
     submission.record_array("7")  # sbatch has answered; the job starts at once, and claims its run
-    toy_cluster.has("7_0", "RUNNING", node="n7")
+    slurm.has("7_0", "RUNNING", node="n7")
     assert SchedulerLiveness(results, slurm_cache).owner(claimed(results, job=by())).life == "alive"
     assert look(results, slurm_cache=slurm_cache)[0] is State.QUEUED
 
@@ -496,57 +366,36 @@ def test_jobs_that_were_made_since_slurm_was_asked_are_asked_about_before_anythi
 # --- heartbeats -----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Heart:
-    """An owner far away, and an observer with a clock of its own."""
-
-    attempt: Attempt
-    clock: Clock = field(default_factory=Clock)
-    beats: int = 0
-
-    def __post_init__(self) -> None:
-        self.slurm_cache = SlurmCache(clock=self.clock)
-
-    def pulse(self, after_s: float = 0.0, beat: bool = False) -> Life:
-        """Let time pass, and perhaps the heart beat, and look."""
-        self.clock.now_s += after_s
-        if beat:
-            self.attempt.write_heartbeat(self.beats)
-            self.beats += 1
-        return self.slurm_cache.heartbeat_life(self.attempt)
-
-
-def test_a_heart_is_dead_after_three_intervals_of_the_observer(results: Path) -> None:
-    heart = Heart(claimed(results, heartbeat_s=10))
-    assert heart.pulse() == "unknown"
-    assert heart.pulse(29.9) == "unknown"
-    assert heart.pulse(0.1) == "dead"
-    heart = Heart(heart.attempt)
-    assert heart.pulse() == "unknown", "another observer has seen nothing yet"
-
-
-@pytest.mark.parametrize("promise", [{}, {"heartbeat_s": 0}, {"heartbeat_s": "5"}])
-def test_a_heart_that_was_never_promised_to_beat_says_nothing(results: Path, promise: dict[str, Any]) -> None:
-    heart = Heart(claimed(results, **promise))
-    heart.pulse()
-    assert heart.pulse(10_000) == "unknown"
-
-
-def test_pulses_are_watched_until_each_has_beaten_or_stood_still_for_too_long(
-    results: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("promise", "lives"),
+    [
+        ({"heartbeat_s": 10}, ["unknown", "unknown", "dead"]),
+        ({"heartbeat_s": 0}, ["unknown"] * 3),
+        ({}, ["unknown"] * 3),
+    ],
+)
+def test_a_heart_that_promised_to_beat_is_dead_after_three_intervals_of_the_observer(
+    results: Path, promise: dict[str, Any], lives: list[Life]
 ) -> None:
+    attempt, clock = claimed(results, **promise), Clock()
+    slurm_cache = SlurmCache(clock=clock)
+    for after_s, life in zip((0, 29.9, 0.1), lives, strict=True):
+        clock.now_s += after_s
+        assert slurm_cache.heartbeat_life(attempt) == life
+    assert SlurmCache(clock=clock).heartbeat_life(attempt) == "unknown", "another observer has seen nothing yet"
+
+
+def test_hearts_are_watched_until_each_beat_or_stood_still(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     living = claimed(results, heartbeat_s=0.05, run="a" * 12)
     claimed(results, heartbeat_s=0.05, run="b" * 12)
     claimed(results, run="c" * 12)
-    count = 0
+    counts, sleep = count(1), time.sleep
 
-    def sleep(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        nonlocal count
-        count += 1
-        living.write_heartbeat(count)
+    def beat(seconds: float) -> None:
+        living.write_heartbeat(next(counts))
         sleep(0.005)
 
-    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", beat)
     runs = [RunDir(runs_dir(results) / (letter * 12)) for letter in "abcd"]
     start_s = time.monotonic()
     assert watch_heartbeats(runs) == {"a" * 12}
@@ -566,78 +415,53 @@ def cancel(results: Path, *runs: str) -> None:
         folder.cancel()
 
 
-def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(toy_cluster: Cluster, results: Path) -> None:
+def test_jobs_that_would_find_nothing_but_cancelled_runs_are_withdrawn(slurm: Cluster, results: Path) -> None:
     runs = [f"{number:012x}" for number in range(6)]
     submitted(results, *runs, runs_per_job=2)
     for index in range(3):
-        toy_cluster.has(f"7_{index}", "PENDING")
+        slurm.has(f"7_{index}", "PENDING")
     cancel(results, *runs[:3])
     assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
-    assert toy_cluster.cancelled == ["7_0"], "the second job has a run that is still wanted"
-    asked = toy_cluster.asked
-    assert (withdraw_jobs(results), toy_cluster.asked) == ("", asked), "it is done"
-    finished = RunDir(runs_dir(results) / runs[3]).result_path
-    finished.parent.mkdir(parents=True)
-    finished.write_text("{}")
-    cancel(results, runs[2])
+    assert slurm.cancelled == ["7_0"], "the second job has a run that is still wanted"
+    asked = slurm.asked
+    assert (withdraw_jobs(results), slurm.asked) == ("", asked), "it is done"
+    cancel(results, runs[3])
     assert withdraw_jobs(results) == "2 waiting jobs withdrawn from SLURM"
-    assert toy_cluster.cancelled == ["7_0", "7_0", "7_1"]
-
-
-@pytest.mark.parametrize("state", ["RUNNING", "CONFIGURING", "CANCELLED"])
-def test_jobs_that_have_started_are_left_to_their_workers(toy_cluster: Cluster, results: Path, state: str) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", state)
-    cancel(results, RUN)
-    assert withdraw_jobs(results) == ""
-    assert toy_cluster.cancelled == []
+    assert slurm.cancelled == ["7_0", "7_0", "7_1"]
 
 
 @pytest.mark.parametrize(
-    ("id_", "name"),
+    ("id_", "state", "name"),
     [
-        ("7_0", "of-someone-else"),  # the number was given again
-        ("8_0", NAME),  # our name, and not the array that we know
-        ("7_[0-3]", NAME),
-        ("77_0", NAME),
+        ("7_0", "PENDING", "of-someone-else"),  # the number was given again
+        ("8_0", "PENDING", NAME),  # our name, and not the array that we know
+        ("7_0", "RUNNING", NAME),  # left to its workers
     ],
 )
-def test_a_job_that_is_not_surely_ours_is_never_withdrawn(
-    toy_cluster: Cluster, results: Path, id_: str, name: str
+def test_a_job_that_has_started_or_is_not_surely_ours_is_never_withdrawn(
+    slurm: Cluster, results: Path, id_: str, state: str, name: str
 ) -> None:
     submitted(results)
-    toy_cluster.has(id_, "PENDING", name=name)
+    slurm.has(id_, state, name=name)
     cancel(results, RUN)
     assert withdraw_jobs(results) == ""
-    assert toy_cluster.cancelled == []
+    assert slurm.cancelled == []
 
 
-def test_what_cannot_be_withdrawn_now_is_withdrawn_later(toy_cluster: Cluster, results: Path) -> None:
+@pytest.mark.parametrize("retried", [False, True])
+def test_jobs_are_withdrawn_once_slurm_answers_unless_retried(slurm: Cluster, results: Path, retried: bool) -> None:
     submitted(results)
-    toy_cluster.has("7_0", "PENDING")
+    slurm.has("7_0", "PENDING")
     cancel(results, RUN)
-    toy_cluster.silence = "no controller"
+    slurm.silence = "no controller"
     for _ in range(2):
-        with pytest.raises(
-            SlurmUnavailableError,
-            match=r"^SLURM does not answer: no controller; waiting jobs of cancelled runs remain: ",
-        ):
+        with pytest.raises(SlurmUnavailableError, match="no controller; waiting jobs of cancelled runs remain: "):
             withdraw_jobs(results)
-    toy_cluster.silence = ""
-    assert withdraw_jobs(results) == "1 waiting job withdrawn from SLURM"
-    assert (withdraw_jobs(results), toy_cluster.cancelled) == ("", ["7_0"])
-
-
-def test_a_retry_undoes_what_was_not_withdrawn_yet(toy_cluster: Cluster, results: Path) -> None:
-    submitted(results)
-    toy_cluster.has("7_0", "PENDING")
-    cancel(results, RUN)
-    toy_cluster.silence = "no controller"
-    with pytest.raises(SlurmUnavailableError):
-        withdraw_jobs(results)
-    RunDir(runs_dir(results) / RUN).retry()
-    toy_cluster.silence = ""
-    assert (withdraw_jobs(results), toy_cluster.cancelled) == ("", [])
+    slurm.silence = ""
+    if retried:
+        RunDir(runs_dir(results) / RUN).retry()
+    assert withdraw_jobs(results) == ("" if retried else "1 waiting job withdrawn from SLURM")
+    assert (withdraw_jobs(results), slurm.cancelled) == ("", [] if retried else ["7_0"])
 
 
 # --- SLURM's own words ----------------------------------------------------------------------------------------------
@@ -651,10 +475,10 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
-    def program(name: str, stdout: str = "", stderr: str = "", code: int = 0, first: str = ":") -> None:
+    def program(name: str, stdout: str = "", stderr: str = "", first: str = ":") -> None:
         out, err = shlex.quote(stdout), shlex.quote(stderr)
         path = folder / name
-        path.write_text(f"#!/bin/sh\n{first}\nprintf %s {out}\nprintf %s {err} >&2\nexit {code}\n")
+        path.write_text(f"#!/bin/sh\n{first}\nprintf %s {out}\nprintf %s {err} >&2\n")
         path.chmod(0o755)
 
     return program
@@ -665,10 +489,8 @@ QUEUE = """\
 59_3|B|PENDING|Resources||2027-11-21T10:01:05|0|
 61|A|PENDING|JobHeldUser||N/A|0|
 59_1|B|RUNNING|None|n1|2026-11-21T10:01:05|2|
-59_0|B|CANCELLED|None|n3|2026-11-21T10:01:01|0|
 68_1|A|FAILED|NonZeroExitCode|n1|2026-11-21T10:02:17|0|
 69_0|A|COMPLETING|None|n[1-2]|Unknown|1|
-70_0|of-someone-else|RUNNING|None|n1|2026-11-21T10:01:05|0|
 
 """
 """As squeue prints what slurm_api.queue asks for, on a real cluster."""
@@ -676,25 +498,20 @@ QUEUE = """\
 
 def test_the_queue_is_read_as_squeue_prints_it(answers: Any) -> None:
     answers("squeue", QUEUE)
-    by_id_ = {id_: task for id_, task in slurm_api.queue(["0"]).items() if task.name in "AB"}
-    assert by_id_ == {
-        "58_0": ArrayTask("58_0", "A", "COMPLETED", "", "n1", "2026-11-21T10:01:01", 0),
-        "59_3": ArrayTask("59_3", "B", "PENDING", "Resources", "", "2027-11-21T10:01:05", 0),
-        "61": ArrayTask("61", "A", "PENDING", "JobHeldUser", "", "", 0),
-        "59_1": ArrayTask("59_1", "B", "RUNNING", "", "n1", "2026-11-21T10:01:05", 2),
-        "59_0": ArrayTask("59_0", "B", "CANCELLED", "", "n3", "2026-11-21T10:01:01", 0),
-        "68_1": ArrayTask("68_1", "A", "FAILED", "NonZeroExitCode", "n1", "2026-11-21T10:02:17", 0),
-        "69_0": ArrayTask("69_0", "A", "COMPLETING", "", "n[1-2]", "", 1),
-    }
-    assert [id_ for id_, task in by_id_.items() if task.is_active] == ["59_1", "69_0"]
-    assert [id_ for id_, task in by_id_.items() if task.is_waiting] == ["59_3", "61"]
+    assert list(slurm_api.queue(["0"]).values()) == [
+        ArrayTask("58_0", "A", "COMPLETED", "", "n1", "2026-11-21T10:01:01", 0),
+        ArrayTask("59_3", "B", "PENDING", "Resources", "", "2027-11-21T10:01:05", 0),
+        ArrayTask("61", "A", "PENDING", "JobHeldUser", "", "", 0),
+        ArrayTask("59_1", "B", "RUNNING", "", "n1", "2026-11-21T10:01:05", 2),
+        ArrayTask("68_1", "A", "FAILED", "NonZeroExitCode", "n1", "2026-11-21T10:02:17", 0),
+        ArrayTask("69_0", "A", "COMPLETING", "", "n[1-2]", "", 1),
+    ]
 
 
 HISTORY = """\
 46_0|A|CANCELLED by 0|0:0|n1
 33_7|A|FAILED|15:0|n2
 75_[0-1,3,5%2]|B|CANCELLED by 1000|0:0|None assigned
-80_[0-2]|B|CANCELLED|0:0|None assigned
 46_0.batch|batch|CANCELLED|0:15|n1
 82_[0,2,4,...]|B|CANCELLED by 0|0:0|None assigned
 """
@@ -702,29 +519,20 @@ HISTORY = """\
 
 def test_the_history_is_read_as_sacct_prints_it(answers: Any) -> None:
     answers("sacct", HISTORY)
-    history_result = slurm_api.history(["46", "33", "75", "80", "82"])
-    assert {id_: task.state for id_, task in history_result.items()} == {
+    tasks = slurm_api.history(["46", "33", "75", "82"])
+    assert {id_: task.state for id_, task in tasks.items()} == {
         "46_0": "CANCELLED",
         "33_7": "FAILED",
         **dict.fromkeys(["75_0", "75_1", "75_3", "75_5"], "CANCELLED"),
-        **dict.fromkeys(["80_0", "80_1", "80_2"], "CANCELLED"),
     }
-    assert history_result["33_7"] == ArrayTask("33_7", "A", "FAILED", "exit code 15:0", "n2")
-    assert {task.id for task in history_result.values()} == set(history_result)
+    assert tasks["33_7"] == ArrayTask("33_7", "A", "FAILED", "exit code 15:0", "n2")
 
 
 @pytest.mark.parametrize(
     ("stderr", "message"),
     [
-        (
-            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
-            "Unable to contact slurm controller (connect failure)",
-        ),
-        (
-            "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to "
-            "host:127.0.0.1:26819: Connection refused\n",
-            "failed to open persistent connection to host:127.0.0.1:26819: Connection refused",
-        ),
+        ("slurm_load_jobs error: Unable to contact slurm controller\n", "Unable to contact slurm controller"),
+        ("sacct: error: slurm_persist_conn_open_without_init: failed to open: refused\n", "failed to open: refused"),
         ("squeue: fatal: Could not establish a configuration source\n", "Could not establish a configuration source"),
         ("sbatch: error: a\nsbatch: error: a\n\nsbatch: error: b\n", "a; b"),
     ],
@@ -733,10 +541,9 @@ def test_slurms_words_are_told_without_the_names_of_its_functions(stderr: str, m
     assert slurm_api.clean_message(stderr) == message
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any, code: int) -> None:
+def test_a_queue_that_comes_with_an_error_is_no_answer(answers: Any) -> None:
     """For a user that it does not know squeue exits with 0, and prints nothing of use."""
-    answers("squeue", "\n", "squeue: error: Invalid user: nosuchuser\n", code)
+    answers("squeue", "\n", "squeue: error: Invalid user: nosuchuser\n")
     with pytest.raises(SlurmUnavailableError, match=r"^squeue: Invalid user: nosuchuser$"):
         slurm_api.queue(["0"])
 
@@ -748,33 +555,12 @@ def test_a_command_that_takes_too_long_is_no_answer(answers: Any, monkeypatch: p
         slurm_api.queue(["0"])
 
 
-@pytest.mark.parametrize(
-    ("program", "query", "names"),
-    [
-        (
-            "squeue",
-            lambda: slurm_api.queue(["0"]),
-            ("SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SQUEUE_STATES", "SQUEUE_USERS"),
-        ),
-        ("sacct", lambda: slurm_api.history(["7"]), ("SACCT_FORMAT", "SACCT_STATE")),
-        ("scancel", lambda: slurm_api.cancel_jobs(["7_0"]), ("SCANCEL_INTERACTIVE", "SCANCEL_NAME", "SCANCEL_STATE")),
-    ],
-)
-def test_what_a_user_likes_commands_to_do_has_no_effect(
-    answers: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    program: str,
-    query: Callable[[], object],
-    names: tuple[str, ...],
-) -> None:
-    names = (*names, "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-    for name in names:
+def test_variables_of_the_user_have_no_effect(answers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ignored = {"SQUEUE_STATES", "SACCT_FORMAT", "SCANCEL_INTERACTIVE", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS"}
+    for name in (*ignored, "SLURM_CONF"):
         monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    observed = tmp_path / "seen"
-    answers(program, first=f"env > {observed}")
-    query()
-    environment = {line.partition("=")[0] for line in observed.read_text().splitlines()}
-    assert environment & {*names, "SLURM_CONF"} == {"SLURM_CONF"}
+    answers("squeue", first=f"env > {tmp_path / 'seen'}")
+    slurm_api.queue(["0"])
+    environment = {line.partition("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
+    assert environment & {*ignored, "SLURM_CONF"} == {"SLURM_CONF"}
     assert "SLURM_BITSTR_LEN" in environment, "by default lists of tasks are cut"

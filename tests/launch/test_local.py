@@ -3,24 +3,25 @@
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.commandline import wait_for
 
-from ettsweep.errors import LaunchError
 from ettsweep.files import dumps
 from ettsweep.launch import local
 from ettsweep.launch.local import MAX_RESPAWNS, WorkerRespawner, respawn_worker
-from ettsweep.launch.submissions import VacantSlot, read_submission
+from ettsweep.launch.submissions import Submission, VacantSlot, write_submission
 from ettsweep.processes import process_identity
 
 
 @pytest.fixture
-def vacancy(tmp_path: Path) -> VacantSlot:
-    content = {"kind": "local", "runs": [], "slots": [{"name": "cpu-0"}]}
-    (tmp_path / "submission.json").write_text(dumps(content))
-    return VacantSlot(read_submission(tmp_path), "cpu-0", died=True)
+def vacancy(results: Path) -> VacantSlot:
+    return VacantSlot(submitted(results), "cpu-0", died=True)
+
+
+def submitted(results: Path) -> Submission:
+    """Write a submission to one slot."""
+    return write_submission(results, {"kind": "local", "runs": [], "slots": [{"name": "cpu-0"}], "code": "/code"})
 
 
 def test_a_slot_gets_a_few_workers_and_no_more(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,40 +35,21 @@ def test_a_slot_gets_a_few_workers_and_no_more(vacancy: VacantSlot, monkeypatch:
 
 def test_a_worker_that_another_command_has_started_keeps_its_words_and_its_slot(vacancy: VacantSlot) -> None:
     path = vacancy.submission.report_path("cpu-0")
-    dumps_result = dumps({"process": process_identity().to_json(), "claimed": True})
-    path.write_text(dumps_result)
+    report = dumps({"process": process_identity().to_json(), "claimed": True})
+    path.write_text(report)
     assert respawn_worker(vacancy) is False
-    assert path.read_text() == dumps_result
+    assert path.read_text() == report
     assert {item.name for item in path.parent.iterdir()} == {path.name, "submission.json"}
 
 
-def test_words_come_back_where_no_worker_can_be_started(vacancy: VacantSlot, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise OSError(11, "Resource temporarily unavailable")
-
-    path = vacancy.submission.report_path("cpu-0")
-    path.write_text("{}")
-    monkeypatch.setattr(local.subprocess, "Popen", refuse)
-    with pytest.raises(LaunchError, match="Resource temporarily unavailable"):
-        respawn_worker(vacancy)
-    assert {item.name for item in path.parent.iterdir()} == {path.name, "submission.json"}, (
-        "it still died, and is replaced later"
-    )
-    path.unlink()
-    assert respawn_worker(vacancy) is False, "another command was faster"
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is left to itself on purpose
-def test_a_worker_has_a_session_and_a_log_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_its_own_session_and_log(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "snake"
     python.write_text('#!/bin/sh\necho "$@"; echo "$PYTHONPATH" >&2; exec sleep 60\n')
     python.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(python))
-    folder = tmp_path / "submission"
-    folder.mkdir()
-    content = {"kind": "local", "runs": [], "slots": [{"name": "cpu-0"}], "code": "/code"}
-    (folder / "submission.json").write_text(dumps(content))
-    pid = local.start_worker(read_submission(folder), "cpu-0").pid
+    submission = submitted(results)
+    folder, pid = submission.path, local.start_worker(submission, "cpu-0").pid
     try:
         assert os.getsid(pid) == pid
         log = folder / f"{pid}_0_log.out"

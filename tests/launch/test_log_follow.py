@@ -1,31 +1,22 @@
 """The log of a run, followed: lines as they come, attempts one after the other, and how it ends."""
 
-import os
-import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.commandline import (
-    ETTSWEEP,
-    FAKE,
-    PATIENCE_S,
-    ettsweep,
-    runs_in,
-    wait_for,
-    write_fake_grid,
-)
-from support.slots import owner, stopped_at_checkpoint
 
+from ettsweep.launch import log_follow
 from ettsweep.launch.log_follow import LogFollower, follow_log
 from ettsweep.launch.progress import ProgressMonitor
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 
-ONE_SLOT = ("--launch-set", "slots=1", "--launch-set", "threads=1")
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often, and wait only a moment for the last lines: the worker of these runs is this process, and lives."""
+    monkeypatch.setattr(log_follow, "POLL_S", 0.01)
+    monkeypatch.setattr(log_follow, "FINAL_LINES_S", 0.1)
 
 
 def test_only_whole_lines_are_passed_on_each_once(results: Path, spec: RunSpec) -> None:
@@ -70,38 +61,21 @@ def test_what_a_worker_logs_after_the_result_is_passed_on(results: Path, spec: R
     assert "".join(messages) == "== attempt 1\nstep 1\nfinished\n"
 
 
-@pytest.fixture
-def submit_run(tmp_path: Path, results: Path, hold_runs: Callable[[int], None]) -> Callable[[], RunDir]:
-    """Return a function that has a run submitted to a worker, and returns it; it holds at its first checkpoint."""
-    hold_runs(1)
+def test_it_goes_on_with_the_next_attempt_which_it_says_how_to_start(results: Path, spec: RunSpec) -> None:
+    run, messages, notes = RunDir.create(results, spec), list[str](), list[str]()
+    first = run.claim({}, after=0)
+    assert first
+    first.log_path.write_text("step 1\n")
+    first.record_failure("interrupted", "the slot was needed")
 
-    def ask() -> RunDir:
-        grid = write_fake_grid(tmp_path / "grid.yaml", run=FAKE, lr={"range": [0, 0]})
-        ettsweep("grid", grid, "--results", results, *ONE_SLOT)
-        (run,) = runs_in(results)
-        return run
+    def note(text: str) -> None:
+        notes.append(text)
+        second = run.claim({}, after=1)
+        assert second
+        second.log_path.write_text("step 2\n")
+        assert run.finish({"status": "done", "score": 0.1}, [])
 
-    return ask
-
-
-def followed(run: RunDir, results: Path, output: Path) -> "tuple[subprocess.Popen[str], Callable[[str], Any]]":
-    """Start to follow a run; return the process, and a function that waits for what it prints."""
-    with output.open("w") as file:
-        command = [ETTSWEEP, "logs", "-f", run.id, "--results", str(results)]
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, text=True)
-    return process, lambda text: wait_for(lambda: text in output.read_text(), f"{text!r} in the log")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process")
-def test_it_goes_on_with_the_next_attempt(submit_run: Callable[[], RunDir], results: Path, tmp_path: Path) -> None:
-    run = submit_run()
-    attempt = stopped_at_checkpoint(results)
-    process, observed = followed(run, results, tmp_path / "followed.txt")
-    observed("== attempt 1")
-    os.kill(owner(attempt), signal.SIGKILL)
-    observed(f"`ettsweep retry {run.id} --results {results}` starts one")
-    ettsweep("retry", run.id, "--results", results, *ONE_SLOT)
-    observed("== attempt 2")
-    assert process.wait(PATIENCE_S) == 0
-    assert "step 24/24" in (tmp_path / "followed.txt").read_text()
+    assert follow_log(ProgressMonitor(results, [spec]), run, messages.append, note).state is State.DONE
+    assert "".join(messages) == "== attempt 1\nstep 1\nended: the slot was needed\n== attempt 2\nstep 2\n"
+    (told,) = notes
+    assert told.endswith(f"no worker has it: `ettsweep retry {run.id}` starts one")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commandline import wait_for
 
 from ettsweep.launch.slurm_cache import SlurmCache
 from ettsweep.runs.folder import RunDir, runs_dir
@@ -45,21 +46,13 @@ SFTP_SERVERS = ("/usr/lib/openssh/sftp-server", "/usr/libexec/openssh/sftp-serve
 class Host:
     """A process that has the machine for itself, as far as it can see, and the folder under a path of its own."""
 
-    def __init__(self, name: str, folder: Path, private: Path) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         self.folder = folder
-        self.private = private
-        self._started: list[subprocess.Popen[str]] = []
-        self._process = self.start(__file__, folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def start(self, *arguments: object, **options: Any) -> "subprocess.Popen[str]":
-        """Start Python in new namespaces of this host's name; killing what is returned ends all in them."""
-        values = ["sh", "-c", f'hostname {self.name} && exec "$@"', "sh", sys.executable]
-        env = os.environ | {"ETTSWEEP_SLOTS": str(self.private / "slots"), "TMPDIR": str(self.private)}
-        self._started.append(
-            subprocess.Popen([*ISOLATED, *values, *map(str, arguments)], env=env, text=True, **options)
+        command = ["sh", "-c", f'hostname {name} && exec "$@"', "sh", sys.executable, __file__, str(folder)]
+        self._process = subprocess.Popen(
+            [*ISOLATED, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        return self._started[-1]
 
     def send(self, subject: str, *arguments: object) -> None:
         """Have the host do something, without waiting for it."""
@@ -81,10 +74,8 @@ class Host:
 
     def kill(self) -> None:
         """End the host and all its processes, without a last word."""
-        for process in self._started:
-            process.kill()
-            if not (process.stdout or process.stderr) or process.returncode is None:
-                process.communicate()
+        self._process.kill()
+        self._process.communicate()
 
 
 def obey(results: Path) -> None:
@@ -93,32 +84,23 @@ def obey(results: Path) -> None:
     for line in sys.stdin:
         label, run_id, *arguments = json.loads(line)
         run = RunDir(runs_dir(results) / run_id)
-        print(json.dumps(ACTIONS[label](run, slurm_cache, hearts, *arguments)), flush=True)
-
-
-def _claim(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, after: int) -> bool:
-    attempt = run.claim({"heartbeat_s": BEAT_S}, after=after)
-    return attempt is not None
-
-
-def _finish(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, score: float) -> bool:
-    return run.finish({"status": "done", "score": score}, [])
-
-
-def _beat(run: RunDir, slurm_cache: SlurmCache, hearts: ExitStack, number: int) -> None:
-    hearts.enter_context(heartbeat([run.attempt(number)], BEAT_S))
+        if label == "beat":
+            hearts.enter_context(heartbeat([run.attempt(arguments[0])], BEAT_S))
+        if label == "pulse":
+            print(json.dumps(slurm_cache.heartbeat_life(run.attempt(arguments[0]))), flush=True)
+        else:
+            print(json.dumps(ACTIONS[label](run, *arguments)), flush=True)
 
 
 ACTIONS: dict[str, Callable[..., Any]] = {
-    "claim": _claim,
-    "finish": _finish,
-    "beat": _beat,
-    "owner": lambda run, memory, hearts, number: run.attempt(number).host(),
-    "liveness": lambda run, memory, hearts, number: run.attempt(number).liveness(),
-    "pulse": lambda run, memory, hearts, number: memory.heartbeat_life(run.attempt(number)),
-    "superseded": lambda run, memory, hearts, number: run.attempt(number).is_superseded(),
-    "state": lambda run, memory, hearts: run.status().state,
-    "result": lambda run, memory, hearts: (run.result() or {}).get("score"),
+    "claim": lambda run, after: run.claim({"heartbeat_s": BEAT_S}, after=after) is not None,
+    "finish": lambda run, score: run.finish({"status": "done", "score": score}, []),
+    "beat": lambda run, number: None,
+    "owner": lambda run, number: run.attempt(number).host(),
+    "liveness": lambda run, number: run.attempt(number).liveness(),
+    "superseded": lambda run, number: run.attempt(number).is_superseded(),
+    "state": lambda run: run.status().state,
+    "result": lambda run: (run.result() or {}).get("score"),
 }
 
 
@@ -130,13 +112,15 @@ if shutil.which("sshfs") and any(map(os.path.exists, SFTP_SERVERS)) and Path("/d
     KINDS.append("sshfs")
 
 
-@pytest.fixture(params=KINDS)
-def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Path]]:
+@pytest.fixture(scope="module", params=KINDS)
+def folders(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
     """Give paths of one folder, one a host, each by a mount of its own."""
     if subprocess.run([*ISOLATED, "hostname", "elsewhere"], capture_output=True).returncode:
         pytest.skip("namespaces are not allowed here (unshare)")
     with ExitStack() as stack:
-        yield list({"bind": _bind, "sshfs": _sshfs, "given": _given}[request.param](tmp_path, stack))
+        yield list(
+            {"bind": _bind, "sshfs": _sshfs, "given": _given}[request.param](tmp_path_factory.mktemp("shared"), stack)
+        )
 
 
 def _mount(stack: ExitStack, folder: Path, *command: object) -> Path:
@@ -176,26 +160,13 @@ def _given(tmp_path: Path, stack: ExitStack) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture
-def hosts(folders: list[Path], tmp_path: Path) -> Iterator[list[Host]]:
-    """Give hosts, and kill them afterwards."""
-    collected = []
-    for number, folder in enumerate(folders):
-        private = tmp_path / f"private-{number}"
-        private.mkdir()
-        collected.append(Host(f"node{number}", folder, private))
+@pytest.fixture(scope="module")
+def hosts(folders: list[Path]) -> Iterator[list[Host]]:
+    """Give hosts for all tests, each of which has runs of its own, and kill them afterwards."""
+    collected = [Host(f"node{number}", folder) for number, folder in enumerate(folders)]
     yield collected
     for host in collected:
         host.kill()
-
-
-def wait_for(condition: Callable[[], Any], subject: str) -> Any:
-    """Return the first true value of a condition; no test passes or fails by how long it takes."""
-    give_up_s = time.monotonic() + 180
-    while not (value := condition()):
-        assert time.monotonic() < give_up_s, f"waited in vain for {subject}"
-        time.sleep(0.05)
-    return value
 
 
 def together(hosts: list[Host], subject: str, *arguments: list[object]) -> list[Any]:
@@ -205,17 +176,12 @@ def together(hosts: list[Host], subject: str, *arguments: list[object]) -> list[
     return [host.answer() for host in hosts]
 
 
-def create(hosts: list[Host], spec: RunSpec) -> RunDir:
-    """Make a run's folder, as the first host sees it."""
-    return RunDir.create(hosts[0].folder, spec)
-
-
 # --- claims and results -----------------------------------------------------------------------------------------------
 
 
 def test_one_host_wins_each_claim(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
     for seed in range(ROUNDS):
-        run = create(hosts, make_spec(seed=seed))
+        run = RunDir.create(hosts[0].folder, make_spec(seed=seed))
         for number in (1, 2):  # a first claim, and a takeover of it
             won = together(hosts, "claim", *[[run.id, number - 1]] * HOSTS)
             assert won.count(True) == 1, f"attempt {number} was claimed by {won}"
@@ -225,15 +191,15 @@ def test_one_host_wins_each_claim(hosts: list[Host], make_spec: Callable[..., Ru
 
 
 def test_a_result_is_written_once(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
-    for seed in range(ROUNDS):
-        run = create(hosts, make_spec(seed=seed))
+    for seed in range(100, 100 + ROUNDS):
+        run = RunDir.create(hosts[0].folder, make_spec(seed=seed))
         won = together(hosts, "finish", *[[run.id, number] for number in range(HOSTS)])
         assert won.count(True) == 1, f"{won.count(True)} hosts wrote the result"
         assert together(hosts, "result", *[[run.id]] * HOSTS) == [won.index(True)] * HOSTS
 
 
-def test_a_superseded_owner_notices(hosts: list[Host], spec: RunSpec) -> None:
-    run = create(hosts, spec)
+def test_a_superseded_owner_notices(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
+    run = RunDir.create(hosts[0].folder, make_spec(seed=200))
     assert hosts[1].ask("claim", run.id, 0)
     assert not hosts[1].ask("superseded", run.id, 1)
     assert hosts[2].ask("claim", run.id, 1)
@@ -243,9 +209,9 @@ def test_a_superseded_owner_notices(hosts: list[Host], spec: RunSpec) -> None:
 # --- alive or dead ----------------------------------------------------------------------------------------------------
 
 
-def test_only_a_heartbeat_tells_whether_another_host_lives(hosts: list[Host], spec: RunSpec) -> None:
-    run = create(hosts, spec)
-    owner, other = hosts[0], hosts[1]
+def test_only_a_heartbeat_tells_if_another_host_lives(hosts: list[Host], make_spec: Callable[..., RunSpec]) -> None:
+    run = RunDir.create(hosts[0].folder, make_spec(seed=300))
+    owner, other = Host("owner", hosts[0].folder), hosts[1]
     assert owner.ask("claim", run.id, 0)
     owner.ask("beat", run.id, 1)
     assert owner.ask("liveness", run.id, 1) == "alive"
@@ -256,9 +222,6 @@ def test_only_a_heartbeat_tells_whether_another_host_lives(hosts: list[Host], sp
     assert other.ask("state", run.id) == State.UNKNOWN, "nothing is taken over on unknown"
     wait_for(lambda: other.ask("pulse", run.id, 1) == "dead", "its heart to stand still")
     assert hosts[2].ask("pulse", run.id, 1) == "unknown", "one who has just begun to look knows nothing"
-
-
-# --- workers ----------------------------------------------------------------------------------------------------------
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Submissions on disk: which workers live, what they list, and what may be damaged."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,131 +12,90 @@ from ettsweep.launch.cleanup import find_waste, remove
 from ettsweep.launch.liveness import SchedulerLiveness
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slurm_api import ArrayTask
-from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, submissions
+from ettsweep.launch.submissions import Submission, next_name, read_submission, submission_folders, write_submission
 from ettsweep.processes import Life, Process, process_identity
 from ettsweep.runs.folder import RunDir, runs_dir
-from ettsweep.runs.state import State
 
-
-def live_workers(folder: Path) -> list[Process]:
-    return read_submission(folder).live_workers()
-
-
-def queued_runs(results: Path) -> set[str]:
-    job = SchedulerLiveness(results).job_status("0123456789ab")
-    return {"0123456789ab"} if job and job.state is State.QUEUED else set()
-
-
-# --- order ----------------------------------------------------------------------------------------------------------
+RUN = "0123456789ab"
+ME = process_identity()
+GONE = replace(ME, start_time="1")
+UNSEEN = replace(ME, host="node7", boot_id="another")
 
 
 def test_the_newest_submission_has_the_highest_number_whatever_clocks_say(results: Path) -> None:
-    """Names of earlier versions begin with the time; that of a submitter with a fast clock counts as old all the same."""
-    jobs = results / "jobs"
-    for name in ("20991231-235959-999999-00000000", "000001-ffffffff", "000009-00000000", "1000000-00000000", "notes"):
-        (jobs / name).mkdir(parents=True)
+    for name in ("000001-ffffffff", "000009-00000000", "1000000-00000000", "notes"):
+        (results / "jobs" / name).mkdir(parents=True)
     names = [folder.name for folder in submission_folders(results)]
-    assert names[1:] == ["notes", "000001-ffffffff", "000009-00000000", "1000000-00000000"]
-    (jobs / (name := next_name(results))).mkdir()
-    assert name.startswith("1000001-")
-    assert submission_folders(results)[-1].name == name
+    assert names == ["notes", "000001-ffffffff", "000009-00000000", "1000000-00000000"]
+    assert next_name(results).startswith("1000001-")
     assert next_name(results / "none").startswith("000001-")
 
 
 # --- live workers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def submission(results: Path) -> Callable[..., Path]:
-    """Return a function that writes the submission of one run to two slots or more, as its command would."""
-
-    def make(submitter: Process | None, *workers: Process) -> Path:
-        folder = results / "jobs" / "20260101-000000-00000000"
-        folder.mkdir(parents=True, exist_ok=True)
-        content = {
-            "runs": ["0123456789ab"],
-            "slots": [asdict(slot) for slot in LocalProfile(slots=max(2, len(workers))).resolve_slots()],
-            "submitter": submitter.to_json() if submitter else None,
-        }
-        (folder / "submission.json").write_text(json.dumps(content))
-        if workers:
-            (folder / "workers.json").write_text(json.dumps({"workers": [worker.to_json() for worker in workers]}))
-        return folder
-
-    return make
+def here(results: Path, submitter: Process | None, *workers: Process) -> Submission:
+    """Write the submission of one run to two slots or more, as its command would."""
+    slots = [asdict(slot) for slot in LocalProfile(slots=max(2, len(workers))).resolve_slots()]
+    content = {"runs": [RUN], "slots": slots, "submitter": submitter.to_json() if submitter else None}
+    submission = write_submission(results, content)
+    if workers:
+        submission.record_workers(workers)
+    return submission
 
 
-def says(folder: Path, slot: str, worker: Process, leaving: bool = False, **more: bool) -> None:
-    content = {"process": worker.to_json(), "leaving": leaving, **more}
-    (folder / f"worker-{slot}.json").write_text(json.dumps(content))
+def says(submission: Submission, slot: str, worker: Process, **more: bool) -> None:
+    submission.report_path(slot).write_text(json.dumps({"process": worker.to_json(), **more}))
 
 
-def vacant(folder: Path) -> dict[str, bool]:
+def vacant(submission: Submission) -> dict[str, bool]:
     """Return the vacant slots, each with whether its worker died."""
-    return {v.slot: v.died for v in read_submission(folder).vacant_slots()}
+    return {v.slot: v.died for v in submission.vacant_slots()}
 
 
-ME = process_identity()
-GONE = replace(ME, start_time="1")
-UNSEEN = replace(ME, host="node7", boot_id="another")
+def test_a_submission_lives_while_its_command_is_starting_workers(results: Path) -> None:
+    for submitter, live in ((GONE, []), (None, []), (ME, [ME, ME])):
+        assert here(results, submitter).live_workers() == live
+        assert (SchedulerLiveness(results).job_status(RUN) is not None) is bool(live)
 
 
-def test_a_submission_lives_while_its_command_is_starting_workers(submission: Any, results: Path) -> None:
-    assert live_workers(submission(ME)) == [ME, ME]
-    assert queued_runs(results) == {"0123456789ab"}
-    assert live_workers(submission(GONE)) == []
-    assert live_workers(submission(None)) == []
-    assert queued_runs(results) == set()
+def test_a_worker_that_has_started_speaks_for_itself(results: Path) -> None:
+    for started, says_it_is in ((ME, GONE), (GONE, ME)):
+        submission = here(results, GONE, started, started)
+        says(submission, "cpu-0", says_it_is)
+        assert submission.live_workers() == [ME]
 
 
-def test_a_worker_that_has_started_speaks_for_itself(submission: Any) -> None:
-    folder = submission(GONE, ME, ME)
-    says(folder, "cpu-0", GONE)
-    assert live_workers(folder) == [ME]
-    folder = submission(GONE, GONE, GONE)
-    says(folder, "cpu-0", ME)
-    assert live_workers(folder) == [ME]
+def test_a_slot_is_vacant_where_its_worker_is_dead_and_another_lives(results: Path) -> None:
+    assert vacant(here(results, GONE, ME, ME)) == {}
+    assert vacant(here(results, GONE, GONE, GONE)) == {}, "its runs are nobody's, and are submitted again"
+    submission = here(results, GONE, GONE, ME)
+    assert vacant(submission) == {"cpu-0": False}, "it never said a word"
+    says(submission, "cpu-0", GONE)
+    assert vacant(submission) == {"cpu-0": False}, "it has claimed nothing: the next would do no better"
+    says(submission, "cpu-0", GONE, claimed=True)
+    assert vacant(submission) == {"cpu-0": True}
+    says(submission, "cpu-0", GONE, claimed=True, leaving=True)
+    assert vacant(submission) == {"cpu-0": False}, "it was done, or told to end"
+    says(submission, "cpu-0", GONE, claimed=True)
+    says(submission, "cpu-1", ME, leaving=True)
+    assert vacant(submission) == {}, "soon none is left"
 
 
-def test_a_slot_is_vacant_where_its_worker_is_dead_and_another_lives(submission: Callable[..., Path]) -> None:
-    assert vacant(submission(GONE, ME, ME)) == {}
-    assert vacant(submission(GONE, GONE, GONE)) == {}, "its runs are nobody's, and are submitted again"
-    folder = submission(GONE, GONE, ME)
-    assert vacant(folder) == {"cpu-0": False}, "it never said a word"
-    says(folder, "cpu-0", GONE)
-    assert vacant(folder) == {"cpu-0": False}, "it has claimed nothing: the next would do no better"
-    says(folder, "cpu-0", GONE, claimed=True)
-    assert vacant(folder) == {"cpu-0": True}
-    says(folder, "cpu-0", GONE, claimed=True, leaving=True)
-    assert vacant(folder) == {"cpu-0": False}, "it was done, or told to end"
-    says(folder, "cpu-0", GONE, claimed=True)
-    says(folder, "cpu-1", ME, leaving=True)
-    assert vacant(folder) == {}, "soon none is left"
-    assert vacant(submission(None)) == {}
+def test_no_more_slots_are_vacant_than_runs_wait(results: Path) -> None:
+    says(here(results, GONE, GONE, GONE, ME), "cpu-1", GONE, claimed=True)
+    liveness = SchedulerLiveness(results)
+    assert [v.slot for v in liveness.vacant_slots([RUN])] == ["cpu-1"], "where one died first"
+    assert liveness.vacant_slots([]) == liveness.vacant_slots(["ba9876543210"]) == []
 
 
-def test_no_more_slots_are_vacant_than_runs_wait(submission: Callable[..., Path], results: Path) -> None:
-    submission(GONE, GONE, ME)
-    assert [v.slot for v in SchedulerLiveness(results).vacant_slots(["0123456789ab"])] == ["cpu-0"]
-    folder = submission(GONE, GONE, GONE, ME)
-    says(folder, "cpu-1", GONE, claimed=True)
-    assert [v.slot for v in SchedulerLiveness(results).vacant_slots(["0123456789ab"])] == ["cpu-1"], (
-        "where one died first"
-    )
-    assert (
-        SchedulerLiveness(results).vacant_slots([]) == SchedulerLiveness(results).vacant_slots(["ba9876543210"]) == []
-    )
-
-
-@pytest.mark.parametrize("damage", [None, "{", '{"runs": ["../../etc"]}'])
-def test_a_damaged_submission_has_no_workers(submission: Any, results: Path, damage: str | None) -> None:
-    path = submission(ME) / "submission.json"
-    path.unlink()
-    if damage is not None:
-        path.write_text(damage)
+@pytest.mark.parametrize("damaged", ["{", '{"runs": ["../../etc"]}'])
+def test_a_damaged_submission_has_no_workers(results: Path, damaged: str) -> None:
+    submission = here(results, ME)
+    (submission.path / "submission.json").write_text(damaged)
     with pytest.raises(CorruptError):
-        read_submission(path.parent)
-    assert queued_runs(results) == set()
+        read_submission(submission.path)
+    assert SchedulerLiveness(results).job_status(RUN) is None
 
 
 # --- SLURM ----------------------------------------------------------------------------------------------------------
@@ -147,35 +104,32 @@ def test_a_damaged_submission_has_no_workers(submission: Any, results: Path, dam
 RUNS = [f"{number:012x}" for number in range(7)]
 
 
-@pytest.fixture
-def on_slurm(results: Path) -> Callable[..., Submission]:
-    """Return a function that writes a submission to SLURM, as its command would; later ones are newer."""
-
-    def make(*runs: str, array: str | None = None, submitter: object = GONE, **content: Any) -> Submission:
-        folder = results / "jobs" / f"20260101-00000{len(submissions(results))}-00000000"
-        folder.mkdir(parents=True)
-        content = {
-            "kind": "slurm",
-            "runs": runs or RUNS,
-            "profile": {"gpus": 0, "nodes": 1, "runs_per_job": 1},
-            "submitter": submitter.to_json() if isinstance(submitter, Process) else submitter,
-            "code": None,
-            "cluster": "toy",
-            "user": "1000",
-            "name": "vit-ntk.1a2b3c4d",
-        } | content
-        (folder / "submission.json").write_text(json.dumps(content))
-        submission = read_submission(folder)
-        if array:
-            submission.record_array(array)
-        return submission
-
-    return make
+def on_slurm(
+    results: Path,
+    array: str | None = None,
+    submitter: Process | None = GONE,
+    cluster: str = "toy",
+    **profile: int,
+) -> Submission:
+    """Write a submission to SLURM, as its command would."""
+    content = {
+        "kind": "slurm",
+        "runs": RUNS,
+        "profile": {"gpus": 0, "nodes": 1, "runs_per_job": 1} | profile,
+        "submitter": submitter.to_json() if submitter else None,
+        "cluster": cluster,
+        "user": "1000",
+        "name": "vit-ntk.1a2b3c4d",
+    }
+    submission = write_submission(results, content)
+    if array:
+        submission.record_array(array)
+    return submission
 
 
-@pytest.mark.parametrize("per_job", [2, 3, 7])
-def test_each_run_belongs_to_one_task_in_order(on_slurm: Any, per_job: int) -> None:
-    submission = on_slurm(profile={"runs_per_job": per_job})
+@pytest.mark.parametrize("per_job", [2, 7])
+def test_each_run_belongs_to_one_task_in_order(results: Path, per_job: int) -> None:
+    submission = on_slurm(results, runs_per_job=per_job)
     tasks = [submission.task_runs(index) for index in range(-(-7 // per_job))]
     assert [run for task in tasks for run in task] == RUNS
     assert [submission.task_index(run) for run in RUNS] == [index for index, task in enumerate(tasks) for _ in task]
@@ -183,8 +137,8 @@ def test_each_run_belongs_to_one_task_in_order(on_slurm: Any, per_job: int) -> N
     assert submission.task_runs(len(tasks)) == ()
 
 
-def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(on_slurm: Any) -> None:
-    submission = on_slurm()
+def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(results: Path) -> None:
+    submission = on_slurm(results)
     assert submission.array_id() is None
     submission.record_array("12")
     submission.record_array("13")
@@ -194,38 +148,32 @@ def test_the_number_of_the_array_is_recorded_once_by_whoever_knows_it_first(on_s
 
 @pytest.mark.parametrize(("submitter", "life"), [(ME, "alive"), (UNSEEN, "unknown"), (None, "dead")])
 def test_a_submission_is_being_made_until_its_number_is_known_or_its_command_gives_up(
-    on_slurm: Any, submitter: Process | None, life: Life
+    results: Path, submitter: Process | None, life: Life
 ) -> None:
-    submission = on_slurm(submitter=submitter)
+    submission = on_slurm(results, submitter=submitter)
     assert submission.submitter_life() == life
     submission.record_unanswered()
     assert submission.submitter_life() == "dead"
-    submission = on_slurm(submitter=submitter, array="12")
+    submission = on_slurm(results, submitter=submitter, array="12")
     assert submission.submitter_life() == "dead"
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "saved", "leaving"),
-    [
+def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(results: Path) -> None:
+    submission = on_slurm(results, nodes=2, gpus=1)
+    for first, second, saved, leaving in (
         ({}, {"saved": True}, False, False),
         ({"leaving": True}, {"saved": True}, True, False),
         ({"leaving": True}, {"leaving": True}, True, True),
         ({"leaving": True, "restart": 0}, {"leaving": True}, False, False),
-    ],
-)
-def test_a_task_is_as_far_as_all_its_workers_in_this_life_of_the_job(
-    on_slurm: Any, first: dict[str, Any], second: dict[str, Any], saved: bool, leaving: bool
-) -> None:
-    submission = on_slurm(profile={"nodes": 2, "gpus": 1})
-    for rank, messages in enumerate((first, second)):
-        content = {"process": ME.to_json(), "leaving": False, "saved": False, "restart": 1} | messages
-        (submission.path / f"worker-3-{rank}.json").write_text(json.dumps(content))
-    assert (submission.all_saved(3, 1), submission.all_leaving(3, 1)) == (saved, leaving)
-    assert not submission.all_saved(2, 1)
+    ):
+        for rank, messages in enumerate((first, second)):
+            submission.report_path(f"3-{rank}").write_text(json.dumps({"restart": 1} | messages))
+        assert (submission.all_saved(3, 1), submission.all_leaving(3, 1)) == (saved, leaving)
+        assert not submission.all_saved(2, 1)
 
 
-def test_the_last_words_of_a_worker_are_its_own(on_slurm: Any) -> None:
-    submission = on_slurm()
+def test_the_last_words_of_a_worker_are_its_own(results: Path) -> None:
+    submission = on_slurm(results)
     assert submission.last_output() == f"no output, as if killed (all output: {submission.path})"
     log = submission.path / "12_0_0_log.out"
     log.write_text("starting\nno GPU here\nsrun: error: n1: task 0: Exited\nslurmstepd: error: x\n\n")
@@ -254,26 +202,26 @@ def finish(results: Path, *runs: str) -> None:
 
 def cleaned(results: Path) -> set[str]:
     """Clean up and return the names of what is gone of the submissions."""
-    before = {path.name for path in (results / "jobs").iterdir()}
+    before = {path.name for path in submission_folders(results)}
     remove(find_waste(results))
-    return before - {path.name for path in (results / "jobs").iterdir()}
+    return before - {path.name for path in submission_folders(results)}
 
 
 @pytest.mark.usefixtures("tasks")
-def test_a_submission_that_has_ended_goes_once_all_its_runs_are_finished(on_slurm: Any, results: Path) -> None:
-    submission = on_slurm(array="12")
+def test_a_submission_that_has_ended_goes_once_all_its_runs_are_finished(results: Path) -> None:
+    submission = on_slurm(results, array="12")
     finish(results, *RUNS[:-1])
     assert cleaned(results) == set(), "it tells why the last run is not finished"
     finish(results, RUNS[-1])
     assert cleaned(results) == {submission.path.name}
 
 
-@pytest.mark.parametrize("state", ["PENDING", "COMPLETING"])
-def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[str, ArrayTask], state: str) -> None:
-    submission = on_slurm(array="12")
+def test_a_submission_with_jobs_stays(results: Path, tasks: dict[str, ArrayTask]) -> None:
+    submission = on_slurm(results, array="12")
     finish(results, *RUNS)
-    tasks["12_6"] = ArrayTask("12_6", submission.name, state)
-    assert cleaned(results) == set()
+    for state in ("PENDING", "COMPLETING"):
+        tasks["12_6"] = ArrayTask("12_6", submission.name, state)
+        assert cleaned(results) == set()
     tasks["12_6"] = ArrayTask("12_6", submission.name, "COMPLETED")
     tasks["13_0"] = ArrayTask("13_0", "another.1", "RUNNING")
     assert cleaned(results) == {submission.path.name}
@@ -281,29 +229,22 @@ def test_a_submission_with_jobs_stays(on_slurm: Any, results: Path, tasks: dict[
 
 @pytest.mark.usefixtures("tasks")
 @pytest.mark.parametrize("reason", ["silence", "another cluster"])
-def test_no_submission_goes_while_its_scheduler_cannot_be_asked(
-    on_slurm: Any, results: Path, monkeypatch: pytest.MonkeyPatch, reason: str
-) -> None:
+def test_no_submission_goes_while_slurm_is_silent(results: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     def no_answer(*asked: object) -> dict[str, ArrayTask]:
         raise SlurmUnavailableError("no controller")
 
-    submission = on_slurm(array="12", cluster="moon" if reason == "another cluster" else "toy")
+    on_slurm(results, array="12", cluster="moon" if reason == "another cluster" else "toy")
     finish(results, *RUNS)
     if reason == "silence":
         monkeypatch.setattr(slurm_api, "queue", no_answer)
     assert cleaned(results) == set()
-    assert submission.path.is_dir()
 
 
-@pytest.mark.usefixtures("tasks")
-def test_a_submission_that_came_alive_since_it_was_found_is_not_removed(
-    on_slurm: Any, results: Path, tasks: dict[str, ArrayTask]
-) -> None:
-    submission = on_slurm(array="12")
+def test_a_submission_that_came_alive_since_is_not_removed(results: Path, tasks: dict[str, ArrayTask]) -> None:
+    submission = on_slurm(results, array="12")
     finish(results, *RUNS)
     waste = find_waste(results)
-    assert [item.path for item in waste] == [submission.path]
-    assert [item.reason for item in waste] == ["submission that has ended"]
+    assert [(item.path, item.reason) for item in waste] == [(submission.path, "submission that has ended")]
     tasks["12_0"] = ArrayTask("12_0", submission.name, "RUNNING")  # requeued by hand
     remove(waste)
     assert submission.path.is_dir()

@@ -110,18 +110,6 @@ def test_what_changes_no_code_makes_no_new_run(project: Path, results: Path, gri
 
 
 @pytest.mark.slow
-def test_an_edit_of_an_untracked_module_is_named_with_the_ways_on(project: Path, results: Path, grid: Ask) -> None:
-    grid("--follow")
-    (project / "factor.py").write_text(OTHER)
-    told = said(grid(lrs=2, rc=2))
-    assert "you edited the code of sweep sweep, which has finished runs: factor.py was edited." in told
-    assert "pass --same-numbers; if a file is not code, exclude it by `code: {exclude: [...]}` under `run:`" in told
-    assert "--name sweep-2" in told
-    grid("--follow", "--name", "other")
-    assert errs(results) == [1.25, 7.0]
-
-
-@pytest.mark.slow
 def test_code_that_counts_as_equal_trains_the_runs_to_come(project: Path, results: Path, grid: Ask) -> None:
     grid("--follow")
     (project / "factor.py").write_text(OTHER)

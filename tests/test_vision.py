@@ -63,20 +63,14 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     assert (reported["verdict"], reported["lr"]) == ("optimal", actual["lr"])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("model.classes=4", "data: the data have 10 classes, the model has 4: --set model.classes=10"),
-        ("task.val_size=11", "data: found 10 images, task.val_size is 11: complete them, or --set task.val_size=10"),
-    ],
-)
 def test_data_that_no_run_could_train_on_are_refused_before_anything_is_submitted(
-    tmp_path: Path, results: Path, wrong: str, message: str
+    tmp_path: Path, results: Path
 ) -> None:
+    message = "data: the data have 10 classes, the model has 4: --set model.classes=10"
     write_images(tmp_path / "data", {"train": 20, "val": 10}, 16)
     right = SMALL | {"task.train_size": 20, "task.val_size": 10, "batch_size": 4}
     sets = [f"--set={key}={value}" for key, value in right.items()]
-    values = ("grid", "--model", "vit-b16", *sets, "--set", wrong, "--data", "data", "--results", results)
+    values = ("grid", "--model", "vit-b16", *sets, "--set=model.classes=4", "--data", "data", "--results", results)
     assert message in ettsweep(*values, code=1, cwd=tmp_path).stderr
     assert not results.exists()
     assert (

@@ -73,7 +73,6 @@ def assert_close(make_spec: MakeSpec, rel: float = 1e-5, **shared: Any) -> None:
         ({"optimizer": ADAMW | {"clip_norm": 0.5}}, 20, 1e-4),
         ({"optimizer": SGD}, None, 1e-4),
         ({"optimizer": {"kind": "muon"}, "strategy": {"s": 1.0}}, 20, 1e-4),
-        pytest.param({"precision": "bf16"}, None, 0.1, marks=pytest.mark.slow),
         pytest.param({"precision": "fp16"}, None, 1e-2, marks=pytest.mark.slow),
     ],
 )
@@ -88,7 +87,7 @@ def test_runs_train_as_they_would_alone(
 def test_what_was_traced_of_one_task_is_not_taken_for_another(make_spec: MakeSpec) -> None:
     """Nor does a width of 12 matter, with which parameters of a stack do not all begin at a multiple of 64 bytes."""
     for smoothing in (0.0, 0.1):
-        assert_close(make_spec, task={"label_smoothing": smoothing}, model={"width": 12, "depth": 1}, rel=1e-4)
+        assert_close(make_spec, task={"label_smoothing": smoothing}, model={"width": 12}, rel=1e-4)
 
 
 @pytest.mark.slow

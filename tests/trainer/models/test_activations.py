@@ -48,16 +48,13 @@ def per_sample(spec: ModelSpec, *, recompute: bool = False) -> float:
     return (kept_bytes(spec, 8, recompute=recompute) - kept_bytes(spec, 4, recompute=recompute)) / 4
 
 
+TODAYS = {"norm": "rms", "positions": "rotary", "mlp": "swiglu", "kv_heads": 1, "qk_norm": True, "head": "untied"}
 SMALL = SMALLEST | {
-    "encdec-tiny with dropout": model_spec("encdec-tiny").model_copy(update={"dropout": 0.1}),
     "long": LONG,
     "gpt, long, with dropout": model_spec("gpt-tiny").model_copy(
         update={"tokens": 256, "dropout": 0.1, "attention_dropout": 0.1}
     ),
-    "gpt of today": model_spec("gpt-tiny").model_copy(
-        update={"norm": "rms", "positions": "rotary", "mlp": "swiglu", "kv_heads": 1, "head": "untied", "depth": 4}
-    ),
-    "gpt with normalised queries": model_spec("gpt-tiny").model_copy(update={"qk_norm": True, "depth": 3}),
+    "gpt of today": model_spec("gpt-tiny").model_copy(update=TODAYS | {"depth": 4}),
 }
 
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from support.here import train_once
 from support.made_runs import CPU, MakeSpec, numbers, result_of
 from torch import Tensor, nn
-from torch._dynamo.backends.common import aot_autograd
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import StrategySpec
@@ -77,31 +75,6 @@ def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[o
     assert len(compiled) == 2
     assert model.compiled
     assert not messages
-
-
-@pytest.mark.skipif(
-    not hasattr(torch._functorch.config, "force_non_lazy_backward_lowering"), reason="torch makes it when it is needed"
-)
-def test_a_backward_pass_that_cannot_be_compiled_is_met_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Any:
-        raise RuntimeError("no registers left")
-
-    def as_it_is(graph: Any, _: object) -> Any:
-        return make_boxed_func(graph.forward)
-
-    messages = list[str]()
-    backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=fails)
-    monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend=backend))  # type: ignore[attr-defined]
-    model, plain = network(message=messages), network("a")
-    for block in plain.residual_blocks():
-        del block.forward
-    assert torch.equal(train(model, 5), train(plain, 5))
-    for mine, its in zip(model.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(mine.grad, its.grad)
-    assert not model.compiled
-    (line,) = messages
-    assert "some blocks of the model run uncompiled" in line
-    assert "no registers left" in line
 
 
 # --- of a run -----------------------------------------------------------------------------------------------------

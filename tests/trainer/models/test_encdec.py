@@ -38,14 +38,14 @@ def padded(spec: EncDecSpec = SPEC) -> tuple[Tensor, Tensor, Tensor]:
     return source_BS, previous_BT.masked_fill(target_BT == PAD, PAD), target_BT
 
 
-@pytest.mark.parametrize("s", [None, 0.0, 1.0])
+@pytest.mark.parametrize("s", [None, 1.0])
 def test_hidden_states_logits_loss_and_gradients_equal_mbarts(s: float | None) -> None:
     pytest.importorskip("transformers")
     model = built(s=s)
     theirs = mbart.twin(model, SPEC).eval()
     source, previous, target = padded()  # padding changes nothing, or theirs would differ
     out = theirs(source, source != PAD, previous, previous != PAD, output_hidden_states=True)
-    rescale = {None: 1.0, 0.0: 24**-0.5, 1.0: 1 / 24}[s]
+    rescale = 1.0 if s is None else 1 / 24
     expected = F.cross_entropy(rescale * out.logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
     encoded, decoded = model.hidden(source, previous)
     is_source, is_target = source != PAD, target != PAD

@@ -8,10 +8,9 @@ from support.smallest import SMALLEST
 from torch import Tensor
 
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.strategies.factors import BULK
 from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.build import build_model, example_inputs, initialise
-from ettsweep.trainer.models.registry import model_spec, parameter_shapes
+from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.specs import ModelSpec, TextModel
 
 CPU, NTK = torch.device("cpu"), StrategySpec(s=0.0)
@@ -25,16 +24,6 @@ def initialised(model: ModelSpec) -> Network:
     network = build_model(model, NTK)
     initialise(network, model, NTK, seed=0)
     return network
-
-
-@EACH
-def test_the_matrices_of_the_bulk_are_in_blocks_each_of_which_is_named_once(model: ModelSpec) -> None:
-    network = build_model(model, NTK)
-    blocks = list(network.residual_blocks())
-    assert len(set(blocks)) == len(blocks)
-    names = {parameter: name for name, parameter in network.named_parameters()}
-    inside = {names[parameter] for block in blocks for parameter in block.parameters()}
-    assert inside >= {p.name for p in parameter_shapes(model) if BULK.issuperset(p.groups)}
 
 
 def with_dropout() -> dict[str, ModelSpec]:

@@ -37,11 +37,7 @@ A_DECODER = "model: task next_token needs a decoder, such as kind gpt, got "
             "model.vocabulary: 263 is below 264: 256 bytes and the special tokens",
         ),
         (DenoisingTask(kind="pydoc", samples=16), ENCDEC, None),
-        (
-            DenoisingTask(kind="pydoc", samples=15),
-            ENCDEC,
-            "batch_size: 16 is more than the 15 training texts",
-        ),
+        (DenoisingTask(kind="pydoc", samples=15), ENCDEC, "batch_size: 16 is more than the 15 training texts"),
     ],
 )
 def test_models_read_what_they_were_made_for(task: TaskSpec, model: ModelSpec, message: str | None) -> None:

@@ -98,7 +98,6 @@ def test_neither_an_early_end_nor_evaluations_checkpoints_or_drains_change_the_t
     assert numbers(run) == expected
     stopped = train(make_spec(schedule={"stop_step": 13})).history()
     assert stopped[:-1] == [line for line in run.history() if line["step"] <= 13]
-    assert stopped[-1].keys() >= {"step", "val_loss"}
     often = train(make_spec(schedule={"eval_every": 1}))
     assert [line for line in often.history() if "loss" in line] == [line for line in run.history() if "loss" in line]
     assert result_of(often)["weights_sha256"] == expected[1]
@@ -118,26 +117,26 @@ def test_time_passes_on_along_the_lineage(train: Train, spec: RunSpec) -> None:
 
 # --- kills --------------------------------------------------------------------------------------------------
 
-OPTIMIZERS: dict[str, dict[str, object]] = {
-    "adamw": {"kind": "adamw", "clip_norm": 0.5},
-    "momentum": {"kind": "sgd", "momentum": 0.9},
-    "muon": {"kind": "muon"},
-}
-
 
 @pytest.mark.parametrize(
-    ("optimizer", "seed", "beside"),
+    ("optimizer", "s", "seed", "beside"),
     [
-        ("adamw", 0, False),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("muon", 5, False), ("momentum", 1, True))),
+        ({"kind": "adamw", "clip_norm": 0.5}, 0.0, 0, False),
+        pytest.param({"kind": "muon"}, 1.0, 5, True, marks=pytest.mark.slow),
     ],
 )
 def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
-    results: Path, make_spec: MakeSpec, undisturbed: Undisturbed, forks: Forks, optimizer: str, seed: int, beside: bool
+    results: Path,
+    make_spec: MakeSpec,
+    undisturbed: Undisturbed,
+    forks: Forks,
+    optimizer: dict[str, object],
+    s: float,
+    seed: int,
+    beside: bool,
 ) -> None:
     schedule = {"total_steps": 100, "warmup_steps": 10, "eval_every": 7}
-    strategy = {"s": 1.0} if optimizer == "muon" else {"s": 0.0}
-    spec = make_spec(seed=seed, lr=0.5, optimizer=OPTIMIZERS[optimizer], schedule=schedule, strategy=strategy)
+    spec = make_spec(seed=seed, lr=0.5, optimizer=optimizer, schedule=schedule, strategy={"s": s})
     run = RunDir.create(results, spec)
     result = forks.call("support.killed_run:train_and_kill", str(run.path), seed, beside)
     assert len([attempt for attempt in result if attempt["how"]]) >= 4, result
@@ -152,24 +151,21 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
 # --- stops --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stop", "precision"), [(StopReason.TERMINATED, "fp32"), (StopReason.CANCELLED, "fp16")])
-def test_stopped_run_equals_an_undisturbed_one(
-    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, stop: StopReason, precision: str
-) -> None:
-    spec = make_spec(precision=precision)
+def test_stopped_run_equals_an_undisturbed_one(train: Train, undisturbed: Undisturbed, make_spec: MakeSpec) -> None:
+    spec = make_spec(precision="fp16")
     at = 0
-    for number, extra in enumerate([0, 1, 7, 0, 3, 12], start=1):
-        run = train(spec, poll=stop_at(extra, stop))
+    for number, extra in enumerate([0, 1, 7, 0, 15], start=1):
+        run = train(spec, poll=stop_at(extra))
         at += extra
         attempt = run.attempt(number)
-        assert attempt.failure() == {"kind": "interrupted", "reason": str(stop), "details": ""}
+        assert attempt.failure() == {"kind": "interrupted", "reason": "terminated", "details": ""}
         assert load(attempt).step == at
         assert len([line for line in attempt.history(at) if "loss" in line]) == at
         assert run.status().state is State.INTERRUPTED
     train(spec)
-    assert run.attempt(7).resumed_from() == (6, 23)
+    assert run.attempt(6).resumed_from() == (5, 23)
     assert numbers(run) == undisturbed(spec)
-    assert result_of(run)["attempts"] == 7
+    assert result_of(run)["attempts"] == 6
 
 
 # --- divergence ---------------------------------------------------------------------------------------------
@@ -193,23 +189,15 @@ def test_divergence_ends_the_run_at_its_step_whenever_it_is_seen(
     train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped or resumed just before, too: all files are the same."""
-    spec = make_spec(lr=1e3, schedule={"total_steps": 60, "eval_every": 60})
+    spec = make_spec(lr=1e3, schedule={"total_steps": 30, "eval_every": 30})
     step = first_bad_step(spec)
     assert 2 <= step < 24
     outcomes = set()
-    for number, (drain_steps, every_steps, stops) in enumerate(
-        [
-            (1, None, []),
-            (7, None, []),
-            (50, 4, []),
-            (50, None, [step]),
-            (50, None, [step + 3]),
-            (50, None, [step - 1, 99]),
-        ]
-    ):
+    cases = [(1, None, [99]), (50, 4, [99]), (50, None, [step]), (50, None, [step - 1, 99])]
+    for number, (drain_steps, every_steps, stops) in enumerate(cases):
         monkeypatch.setattr(loop, "DRAIN_STEPS", drain_steps)
         folder = tmp_path / f"results-{number}"
-        for stop in stops or [99]:
+        for stop in stops:
             run = train(spec, every_steps, stop_at(stop), folder)
         result = result_of(run)
         assert (result["status"], result["diverged_step"], result["steps"]) == ("diverged", step, step)

@@ -54,15 +54,12 @@ def test_training_lowers_the_loss_in_nats_and_bits(train: Train, make: MakeSpec)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "precision"), [(text_run, "fp32"), (decoder_run, "fp16")])
-def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(
-    train: Train, undisturbed: Undisturbed, precision: str, make: MakeSpec
-) -> None:
-    spec = make(precision=precision)
-    for extra in (1, 6, 0, 9):
+def test_run_with_dropout_that_is_stopped_equals_an_undisturbed_one(train: Train, undisturbed: Undisturbed) -> None:
+    spec = decoder_run(precision="fp16")
+    for extra in (1, 9):
         run = train(spec, poll=stop_at(extra))
     train(spec)
-    assert result_of(run)["attempts"] == 5
+    assert result_of(run)["attempts"] == 3
     assert numbers(run) == undisturbed(spec)
 
 

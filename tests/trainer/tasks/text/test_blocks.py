@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ettsweep.errors import InputError
 from ettsweep.trainer.tasks.text.blocks import TextBlocks, Texts, block_starts
 
 
@@ -37,7 +36,7 @@ def plain_blocks(documents: list[list[int]], block: int) -> list[list[int]]:
     return blocks
 
 
-@pytest.mark.parametrize("block", [1, 2, 5, 8, 31, 512])
+@pytest.mark.parametrize("block", [1, 5, 31])
 def test_blocks_hold_as_many_whole_sentences_of_a_document_as_fit(block: int) -> None:
     rng = np.random.default_rng(block)
     documents, parts = list[list[int]](), list[Texts]()
@@ -60,8 +59,3 @@ def test_a_long_sentence_is_cut_and_its_rest_goes_on_with_the_next() -> None:
     assert block_starts(texts_of([[3, 12, 3, 4], [2]]), 5).tolist() == [0, 3, 8, 13, 18, 22]
     assert block_starts(texts_of([[10, 1]]), 5).tolist() == [0, 5, 10]
     assert block_starts(texts_of([]), 5).tolist() == []
-
-
-def test_blocks_of_no_tokens_are_refused() -> None:
-    with pytest.raises(InputError, match="blocks of 0 tokens"):
-        TextBlocks([], 0)

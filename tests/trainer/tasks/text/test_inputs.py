@@ -82,9 +82,8 @@ def test_data_sets_on_disk_are_read_in_place(folder: Path) -> None:
     assert read(folder / "part[1]", out=out) == [TEXTS[2]], "its name is no pattern"
     assert read(folder / "two", f"{folder}/two:other", out=out) == TEXTS[:5]
     assert sorted(folder.rglob("*")) == before
-    for text, message in (("two:test", "cannot be opened as a data set ("), ("one:test", "has no splits; use ")):
-        with pytest.raises(EttsweepError, match=re.escape(message)):
-            read(f"{folder}/{text}", out=out)
+    with pytest.raises(EttsweepError, match="has no splits; use "):
+        read(f"{folder}/one:test", out=out)
     with pytest.raises(InputError, match=r"one/data-.*: field 'n' is not text but int64"):
         read(folder / "one", out=out, text_field="n")
 
@@ -95,14 +94,11 @@ def test_a_data_set_of_the_hub_is_asked_for_by_name(folder: Path, monkeypatch: p
     monkeypatch.chdir(folder)  # `datasets` takes a folder of this name for the data set
     (folder / "owner" / "books").mkdir(parents=True)
     for split in ("train", "validation"):
-        (folder / "owner" / "books" / f"{split}.jsonl").write_text(
-            "".join(f'{{"text": "{split} {k}"}}\n' for k in range(3))
-        )
+        (folder / "owner" / "books" / f"{split}.jsonl").write_text(line(f"{split} 0") + line(f"{split} 1"))
     out = folder.parent
-    assert read("hfds/owner/books", out=out) == ["train 0", "train 1", "train 2"]
-    assert read("hfds/owner/books:validation", out=out) == [f"validation {k}" for k in range(3)]
+    assert read("hfds/owner/books", out=out) == ["train 0", "train 1"]
+    assert read("hfds/owner/books:validation", out=out) == ["validation 0", "validation 1"]
     for name, message in (
-        ("owner/books:test", "cannot be opened as a data set ("),
         ("gone/set", "cannot be opened as a data set ("),
         ("../owner/books", "expected hfds/OWNER/NAME"),
     ):
@@ -150,11 +146,8 @@ pq.write_table(pa.table({"text": [1, 2]}), PARQUET)
         ("a.md", b"x", InputError, "--input {path}: unsupported format; supported are .txt, .jsonl"),
         ("a.txt", b"fine\n\nno \xff good", FailedError, "{path}: not UTF-8;"),
         ("a.jsonl", (line("x") * 4 + "{broken\n").encode(), FailedError, "{path}: not valid JSON (Expecting property"),
-        ("a.jsonl", b'[{"text": "x"}]', FailedError, "{path}: one JSON object a line is expected, got list"),
         ("a.jsonl", b'{"id": "1", "body": "y"}\n', InputError, "{path}: no field 'text', it has id, body; --text-field id?"),
-        ("a.jsonl", (line("x") * 2 + line(3)).encode(), InputError, "{path}: field 'text' is not text but int in "),
         ("a.txt.gz", gzip.compress(b"words " * 1000, mtime=0)[:-10], FailedError, "{path}: cannot be read as text (EOF"),
-        ("a.csv", b"id,body\n1,x\n", FailedError, "{path}: cannot be read as csv (ValueError: Usecols do not match"),
         ("a.parquet", b"PAR1 no", FailedError, "{path}: cannot be read as parquet (ArrowInvalid: "),
         ("a.parquet", PARQUET.getvalue().to_pybytes(), InputError, "{path}: field 'text' is not text but int64"),
     ],

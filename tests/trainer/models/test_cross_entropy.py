@@ -103,15 +103,6 @@ def test_the_logits_of_all_tokens_are_never_held() -> None:
     assert not evaluation.calls.keys() & {"addmm", "exp_"}
 
 
-def test_a_chunk_of_a_large_vocabulary_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * V * 9)  # nine tokens
-    h, weight, targets = data()
-    with Watch() as watch:
-        linear_cross_entropy(h, weight, targets, -1)
-    assert watch.largest == 8 * V  # three chunks, as alike as can be
-    assert watch.calls["_log_softmax"] == 3
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_computes_products_in_its_dtype_and_sums_in_fp32(dtype: torch.dtype) -> None:
     h, weight, targets = data(torch.float32)

@@ -6,9 +6,7 @@ from support import decoder_twins
 from torch import Tensor
 from torch.nn import functional as F
 
-from ettsweep.errors import InputError
 from ettsweep.runs.spec import StrategySpec
-from ettsweep.schema import validate
 from ettsweep.token_ids import END, PAD
 from ettsweep.trainer.models.build import build_model, example_inputs, initialise
 from ettsweep.trainer.models.gpt import Gpt
@@ -105,15 +103,3 @@ def test_gains_start_at_one_and_an_untied_head_starts_as_a_head_does() -> None:
         assert values["head"].std().item() == pytest.approx(std, rel=0.05)
         assert values["head"][PAD].any()
         assert not values["we"][PAD].any()
-
-
-def test_as_many_heads_of_keys_as_of_queries_are_no_other_model_and_what_cannot_be_is_refused() -> None:
-    """Other mistakes: `test_decoder_refusals`."""
-    assert GptSpec.model_validate(PLAIN.model_dump() | {"kv_heads": 3}) == PLAIN
-    for fields, problem in (
-        ({"head_bias": True}, "head_bias: unknown key"),
-        ({"kv_heads": 0}, "kv_heads: input should be greater than or equal to 1, got 0"),
-    ):
-        with pytest.raises(InputError) as error:
-            validate(GptSpec, PLAIN.model_dump() | fields, "grid.yaml")
-        assert problem in str(error.value)

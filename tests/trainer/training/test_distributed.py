@@ -36,21 +36,6 @@ def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
     assert curve(two) != curve(whole), "two processes trained it"
 
 
-@pytest.mark.slow
-def test_weights_that_do_not_move_are_evaluated_alike_and_each_image_counts_once(
-    train: Train, trained: Trained, make_spec: MakeSpec
-) -> None:
-    changes = {"lr": 1e-30, "wd": 0.0, "optimizer": {"kind": "sgd"}, "strategy": {"s": None}}
-    spec = make_spec(**changes, task={"train_size": 796})  # 1,001 images are left: 501 and 500 are two slices and one
-    methods = [{"world": 3}, {"world": 2, "sharded": True}]
-    runs, _ = trained(*((spec, method) for method in methods))
-    whole = train(spec)
-    for run in runs:
-        assert curve(run, "val_accuracy") == curve(whole, "val_accuracy")
-        assert curve(run, "val_loss") == pytest.approx(curve(whole, "val_loss"), rel=1e-6)
-        assert all(round(1001 * a) == pytest.approx(1001 * a, abs=1e-9) for a in curve(run, "val_accuracy"))
-
-
 def test_each_sample_of_a_batch_weighs_the_same_however_it_is_cut(make_spec: MakeSpec) -> None:
     """The parts' losses and gradients, averaged over the processes, are those of the whole; no process is needed."""
     spec = make_spec(batch_size=ODD, optimizer={"kind": "sgd"}, strategy={"s": None}, wd=0.0, lr=1.0)

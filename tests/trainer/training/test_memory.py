@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,10 +14,8 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.registry import parameter_count
 from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.training import memory
-from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.memory import TrialStep, activation_bytes, even_micro_batch, fitting_micro_batch
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
-from ettsweep.trainer.training.trainer import Trainer
 
 WIDE = {"width": 128, "depth": 4, "heads": 2, "patch_size": 1, "image_size": 8, "channels": 1, "classes": 10}
 """Some 2 MiB of activations a sample, so that they count beside Python and torch."""
@@ -164,26 +161,6 @@ def test_micro_batches_that_a_user_wants_and_that_do_not_fit_fail_with_words_tha
 
 
 # --- the largest that fits ------------------------------------------------------------------------------------------
-
-
-def test_one_process_alone_tries_the_part_that_it_would_have_of_a_sharded_model(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `doctor --fit` does, whose process never meets others."""
-    collected = []
-
-    def trainer(spec: RunSpec, model: torch.nn.Module, *more: Any) -> Trainer:
-        collected.append(sum(parameter.to_local().numel() for parameter in model.parameters()))
-        return Trainer(spec, model, *more)
-
-    monkeypatch.setattr(memory, "Trainer", trainer)
-    spec = make_spec(model=WIDE)
-    for world in (2, 4):
-        step = memory.largest_step(spec, CPU, ProcessGroup(world_size=world), recompute=False, sharded=True)
-        assert step is not None
-        assert step.size <= spec.batch_size // world
-        assert collected.pop() == pytest.approx(parameter_count(spec.model) / world, rel=0.02)
-    assert not torch.distributed.is_initialized()
 
 
 def test_memory_is_what_a_machine_has_left_and_a_worker_that_shares_a_gpu_has_its_part(

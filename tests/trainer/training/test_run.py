@@ -2,33 +2,26 @@
 
 import itertools
 import json
-import math
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from support.commandline import wait_for
-from support.disks import fill
 from support.forks import Forks
 from support.killed_run import EVERY_STEPS
-from support.made_runs import CPU, MakeSpec, Poll, Train, Undisturbed, numbers, result_of, stop_at
+from support.made_runs import CPU, MakeSpec, Train, Undisturbed, numbers, result_of, stop_at
 from support.states import checkpoint_path
 from torch import Tensor
 
-from ettsweep.errors import DataMissingError
-from ettsweep.files import read_lines
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State, StopReason
+from ettsweep.runs.state import State
 from ettsweep.trainer.tasks.images.digits import Digits
 from ettsweep.trainer.tasks.task import Batch
-from ettsweep.trainer.training import async_checkpoint, checkpoint, loop
+from ettsweep.trainer.training import checkpoint, loop
 from ettsweep.trainer.training.optimizer import set_lr
 from ettsweep.trainer.training.run import environment, prepare
 from ettsweep.trainer.training.schedule import lr_at
-from ettsweep.trainer.training.trainer import Trainer
 
 
 def load(attempt: Attempt) -> checkpoint.CheckpointState:
@@ -103,42 +96,16 @@ def test_neither_an_early_end_nor_evaluations_checkpoints_or_drains_change_the_t
     assert result_of(often)["weights_sha256"] == expected[1]
 
 
-def test_time_passes_on_along_the_lineage(train: Train, spec: RunSpec) -> None:
-    run = train(spec, poll=stop_at(8))
-    (*_, timing) = read_lines(run.attempt(1).timings_path)
-    run.attempt(1).timings_path.write_text(json.dumps(timing | {"wall_s": 1000.0}) + "\n")
-    assert timing["progress"] == pytest.approx(8 / 24)
-    train(spec, poll=stop_at(0))
-    assert run.attempt(2).resumed_from() == (1, 8)
-    train(spec)
-    assert 1000 < result_of(run)["wall_s"] < 1060
-    assert result_of(run)["attempts"] == 3
-
-
 # --- kills --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "s", "seed", "beside"),
-    [
-        ({"kind": "adamw", "clip_norm": 0.5}, 0.0, 0, False),
-        pytest.param({"kind": "muon"}, 1.0, 5, True, marks=pytest.mark.slow),
-    ],
-)
 def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
-    results: Path,
-    make_spec: MakeSpec,
-    undisturbed: Undisturbed,
-    forks: Forks,
-    optimizer: dict[str, object],
-    s: float,
-    seed: int,
-    beside: bool,
+    results: Path, make_spec: MakeSpec, undisturbed: Undisturbed, forks: Forks
 ) -> None:
     schedule = {"total_steps": 100, "warmup_steps": 10, "eval_every": 7}
-    spec = make_spec(seed=seed, lr=0.5, optimizer=optimizer, schedule=schedule, strategy={"s": s})
+    spec = make_spec(lr=0.5, optimizer={"clip_norm": 0.5}, schedule=schedule)
     run = RunDir.create(results, spec)
-    result = forks.call("support.killed_run:train_and_kill", str(run.path), seed, beside)
+    result = forks.call("support.killed_run:train_and_kill", str(run.path), 0, False)
     assert len([attempt for attempt in result if attempt["how"]]) >= 4, result
     assert len({attempt["resumed"] for attempt in result}) >= 3, "it got further between kills"
     assert {"checkpoint", "metrics"} <= {attempt["how"] for attempt in result}, result
@@ -211,32 +178,6 @@ def test_divergence_ends_the_run_at_its_step_whenever_it_is_seen(
     assert len(outcomes) == 1
 
 
-class NanGradients(Digits):
-    """Digits whose gradients are not finite from the fifth step on, while the loss is."""
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        loss = super().loss(outputs, batch)
-        holds = self.first_step + next(self.count) >= 5
-        return loss + (outputs.float().sum() * 0).sqrt() if holds else loss
-
-    def batches(self, first_step: int) -> Iterator[Batch]:
-        self.first_step, self.count = first_step, itertools.count()
-        return super().batches(first_step)
-
-
-def test_skipped_steps_are_counted_across_resumes(
-    train: Train, undisturbed: Undisturbed, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits", NanGradients)
-    spec = make_spec(precision="fp16", schedule={"total_steps": 80, "eval_every": 30})
-    run = train(spec, poll=stop_at(20))
-    train(spec, poll=stop_at(20))
-    train(spec)
-    assert result_of(run)["diverged_step"] == 54, "the fiftieth skip in a row"
-    assert result_of(run)["overflow_steps"] == 50
-    assert numbers(run) == undisturbed(spec)
-
-
 # --- failures -----------------------------------------------------------------------------------------------
 
 
@@ -253,14 +194,8 @@ class Broken(Digits):
 def test_training_that_raises_is_a_failure(
     train: Train, undisturbed: Undisturbed, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a traceback, unless the message says what to do."""
-
-    def missing(*_: object) -> Digits:
-        raise DataMissingError("task digits: is not there; pip install it")
-
-    digits = "ettsweep.trainer.tasks.images.digits.Digits"
     with monkeypatch.context() as patched:
-        patched.setattr(digits, Broken)
+        patched.setattr("ettsweep.trainer.tasks.images.digits.Digits", Broken)
         run = train(spec, every_steps=4)
     failure = run.attempt(1).failure()
     assert failure is not None
@@ -268,73 +203,6 @@ def test_training_that_raises_is_a_failure(
     assert run.attempt(1).log_text().endswith("ended: RuntimeError: no more digits\n")
     assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: no more digits")
     run.retry()
-    with monkeypatch.context() as patched:
-        patched.setattr(digits, missing)
-        train(spec)
-    assert run.status().reason == "task digits: is not there; pip install it"
-    assert "Traceback" not in run.attempt(2).log_text()
-    run.retry()
     train(spec)
-    assert run.attempt(3).resumed_from() == (1, 8)
-    assert numbers(run) == undisturbed(spec)
-
-
-def test_weights_that_break_in_the_last_step_diverge(
-    train: Train, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take_step = Trainer.train_step
-
-    def break_at_the_end(trainer: Trainer, lr: float, *rest: object) -> object:
-        step = take_step(trainer, lr, *rest)  # type: ignore[arg-type]
-        if trainer.step == spec.schedule.last_step - 1:
-            with torch.no_grad():
-                next(trainer.model.parameters()).fill_(math.nan)
-        return step
-
-    monkeypatch.setattr(Trainer, "train_step", break_at_the_end)
-    result = result_of(train(spec))
-    assert (result["status"], result["diverged_step"], result["score"]) == ("diverged", spec.schedule.last_step, None)
-    assert result["best_loss"] is not None, "what was seen before stays on record"
-
-
-# --- full disks ---------------------------------------------------------------------------------------------
-
-
-def fill_at_step(step: int, disk: Path, free_kib: int, saved: int = 0) -> Poll:
-    """Fill a disk after a step, once the checkpoint of an earlier one is `saved`."""
-    steps = itertools.count()
-
-    def poll(attempt: Attempt) -> StopReason | None:
-        if next(steps) == step:
-            wait_for(lambda: not saved or attempt.saved_steps() == [saved], "the checkpoint")
-            fill(disk, free_kib)
-        return None
-
-    return poll
-
-
-@pytest.mark.parametrize("beside", [False, True], ids=["at once", "beside training"])
-def test_full_disk_at_a_checkpoint_is_a_clear_failure_and_costs_no_bit(
-    train: Train,
-    undisturbed: Undisturbed,
-    spec: RunSpec,
-    small_disk: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    beside: bool,
-) -> None:
-    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 0 if beside else async_checkpoint.LARGE_BYTES)
-    disk = small_disk("1m")
-    run = train(spec, every_steps=4, folder=disk, poll=fill_at_step(10, disk, free_kib=16, saved=8))
-    path = run.attempt(1).states_path
-    full = f"{path}/12: the disk is full; free some space (`ettsweep clean` removes unneeded files)"
-    assert (run.status().state, run.status().reason) == (State.FAILED, full)
-    assert f"failed: {full}" in run.attempt(1).log_text()
-    assert "Traceback" not in run.attempt(1).log_text()
-    assert load(run.attempt(1)).step == 8
-    assert [p.name for p in run.path.rglob(".*")] == [], "what was half written is gone"
-    (disk / "filler").unlink()
-    run.retry()
-    assert run.status().state is State.INTERRUPTED
-    train(spec, folder=disk)
     assert run.attempt(2).resumed_from() == (1, 8)
     assert numbers(run) == undisturbed(spec)

@@ -1,8 +1,6 @@
 """One run sharded over several processes: the same run as on one, no process with a whole model, nothing lost to a kill."""
 
-import itertools
 import json
-import math
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,19 @@ from support.made_runs import (
     Train,
     Trained,
     curve,
+    decoder_run,
     numbers,
     result_of,
+    text_run,
     trained_through_stops_and_kills,
 )
+from support.made_runs import TEXT as ENCDEC
 
-from ettsweep.runs.spec import RunSpec, validated_spec
+from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.models.registry import model_spec, parameter_count
-from ettsweep.trainer.tasks.text.text_data import pydoc_digest
+from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.run import prepare
@@ -37,30 +38,11 @@ SHARDED: dict[str, Any] = {"world": 2, "sharded": True}
 SAVED_OFTEN = SHARDED | {"every_steps": 4}
 DDP: dict[str, Any] = {"world": 2, "sharded": False}
 
-TEXT = validated_spec(
-    {
-        "model": {
-            "kind": "encdec",
-            **{"width": 16, "depth": 1, "heads": 2, "vocabulary": 512, "tokens": 64},
-            **{"dropout": 0.0, "attention_dropout": 0.0},
-        },
-        "task": {"kind": "pydoc", "val_blocks": 64, "corpus": pydoc_digest()},
-        "batch_size": 9,
-        "strategy": {"s": 0.0},
-        **{"lr": 0.25, "wd": 2.0**-6, "seed": 0},
-        "schedule": {"total_steps": 8, "warmup_steps": 2, "eval_every": 8},
-    },
-    "text",
-)
+STILL = {"dropout": 0.0, "attention_dropout": 0.0}
+SHORT = {"schedule": ScheduleSpec(total_steps=8, warmup_steps=2, eval_every=8), "lr": 0.25}
+TEXT = text_run(model=ENCDEC.model_copy(update=STILL), **SHORT)
 """A run that reads and writes text; nothing in it is drawn but its samples, which are the same on all processes."""
-DECODER = validated_spec(
-    TEXT.model_dump()
-    | {
-        "model": MODERN.model_dump() | {"vocabulary": 512, "dropout": 0.0, "attention_dropout": 0.0},
-        "task": {"kind": "next_token", "text": "pydoc", "val_blocks": 64, "corpus": pydoc_digest()},
-    },
-    "decoder",
-)
+DECODER = decoder_run(model=MODERN.model_copy(update=STILL), **SHORT)
 """Three processes have 6, 6 and 4 of the 16 numbers of a gain."""
 
 
@@ -110,34 +92,13 @@ def test_curves_equal_those_of_one_process(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "decoder"), [("fp16", None), ("bf16", DECODER)])
-def test_half_precision_is_that_of_a_model_that_is_not_sharded(
-    trained: Trained, make_spec: MakeSpec, precision: str, decoder: RunSpec | None
-) -> None:
+def test_half_precision_is_that_of_a_model_that_is_not_sharded(trained: Trained) -> None:
     """Weights, and gains of norms, travel as what autocast makes of them, so that only the order of sums differs."""
-    spec = make_spec(precision=precision, lr=0.25, batch_size=ODD)
-    if decoder is not None:
-        spec = decoder.model_copy(update={"precision": precision, "lr": 1.0})
+    spec = DECODER.model_copy(update={"precision": "fp16", "lr": 1.0})
     (ddp, sharded), ends = trained((spec, DDP), (spec, SHARDED))
     assert {end for trial in ends for end in trial} == {"ended"}
     assert curve(sharded) == pytest.approx(curve(ddp), rel=1e-6)
-    if precision == "fp16":
-        assert curve(sharded, "loss_scale") == curve(ddp, "loss_scale")
-
-
-@pytest.mark.slow
-def test_an_overflow_on_one_process_is_everyones_and_a_resumed_run_has_its_loss_scale(
-    trained: Trained, make_spec: MakeSpec
-) -> None:
-    """At this rate some gradients leave fp16: the step is skipped by all, and the scale stays the same on all."""
-    spec = make_spec(precision="fp16", lr=64.0, wd=0.0, strategy={"s": None}, batch_size=ODD)
-    method = SHARDED | {"folder": "same"}
-    (calm, run, _), ends = trained((spec, SHARDED), (spec, method | {"after": 11, "how": "stop"}), (spec, method))
-    assert {end for trial in ends for end in trial} == {"ended"}
-    assert run.attempt(2).resumed_from() == (1, 11)
-    assert numbers(run) == numbers(calm)
-    scales = curve(run, "loss_scale")
-    assert any(later < scale for scale, later in itertools.pairwise(scales)), scales
+    assert curve(sharded, "loss_scale") == curve(ddp, "loss_scale")
 
 
 # --- no whole copy --------------------------------------------------------------------------------------------------
@@ -164,7 +125,7 @@ def test_initial_weights_are_the_same_bits_and_each_process_holds_its_part(
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak of memory")
 def test_no_process_ever_holds_more_than_its_part(trained: Trained, make_spec: MakeSpec) -> None:
     """Weights and two moments while it is built, gradients too until the end, and on the way a parameter or some blocks."""
-    spec = make_spec(model={"width": 512, "depth": 12, "heads": 8}, batch_size=4)
+    spec = make_spec(model={"width": 512, "depth": 8, "heads": 8}, batch_size=4)
     complete = 4 * parameter_count(spec.model)
     trial = {"ask": "memory", "micro_batch": 2}
     (_, _), ends = trained((spec, SHARDED | trial), (spec, DDP | {"world": 1} | trial))
@@ -226,28 +187,6 @@ def test_any_number_of_processes_takes_a_run_on_sharded_or_not(
     assert "warning: processes was 2, is 3" in log
 
 
-# --- damaged --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_damaged_checkpoint_costs_time_but_no_bit(trained: Trained, make_spec: MakeSpec) -> None:
-    """All processes go back to the one before."""
-    spec, method = make_spec(batch_size=ODD, lr=0.25), SHARDED | {"folder": "same"}
-    (calm, run, _), _ = trained(
-        (spec, SHARDED), (spec, method | {"after": 6, "how": "stop"}), (spec, method | {"after": 5, "how": "stop"})
-    )
-    broken = run.attempt(2).state_path(run.attempt(2).saved_steps()[0])
-    data = bytearray(broken.read_bytes())
-    data[len(data) // 2] ^= 1
-    broken.write_bytes(data)
-    (_, _), (refused, end) = trained((spec, method), (spec, method))
-    assert "cannot be read as a checkpoint" in refused[0]
-    assert set(end) == {"ended"}
-    assert run.attempt(4).resumed_from() == (1, 6), "the older one is still good"
-    assert run.attempt(4).log_text().count("skipped checkpoint") == 1
-    assert numbers(run) == numbers(calm)
-
-
 def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_takes_it_on_bit_for_bit(
     trained: Trained, make_spec: MakeSpec
 ) -> None:
@@ -274,13 +213,12 @@ def test_what_is_saved_of_a_sharded_run_is_whole_and_any_number_of_processes_tak
     ("model", "world", "requested", "sharded"),
     [
         *(("r2c2", 2, None, True), ("r2c2", 1, None, False), ("bart-large", 2, None, False)),
-        *(("bart-large", 2, True, True), ("bart-large", 1, True, False), ("r2c2", 2, False, False)),
+        *(("bart-large", 2, True, True), ("r2c2", 2, False, False)),
     ],
 )
 def test_large_models_are_sharded_wherever_several_processes_train_them(
-    make_spec: MakeSpec, model: str, world: int, requested: bool | None, sharded: bool
+    model: str, world: int, requested: bool | None, sharded: bool
 ) -> None:
     settings = resolve_by_size(model_spec(model), RuntimeSettings(sharded=requested), ProcessGroup(0, world))
     assert settings.sharded is sharded
     assert settings.activation_checkpointing is (model == "r2c2"), "on one device too"
-    assert math.isclose(parameter_count(model_spec("r2c2")), 2.7e9, rel_tol=0.01)

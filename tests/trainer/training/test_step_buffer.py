@@ -99,3 +99,15 @@ def test_skips_are_counted_across_drains() -> None:
                 break
     assert steps == list(range(1, 51))
     assert diverged_step == 50
+
+
+def test_skips_are_counted_across_a_resume() -> None:
+    lines, _ = drained("fp16", (1.0, 2.0, 8.0), *[(1.0, INF, 8.0)] * 30)
+    divergence = Divergence(["loss"])
+    for line in [*lines, {"step": 31, "val_loss": 1.0, "val_accuracy": 0.5}]:
+        assert not divergence.shows(line)
+    assert divergence.skips == 30
+    buffer = StepBuffer("fp16")
+    for step in range(32, 60):
+        add(buffer, step, grad_norm=INF, scale=8.0)
+    assert recorded(buffer, divergence)[1] == 51

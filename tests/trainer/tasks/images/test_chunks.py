@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from support.commandline import PATIENCE_S, alive, wait_for
-from support.pictures import hang, jpeg, wait_for_reader, write_folders
+from support.pictures import jpeg, write_folders
 
-from ettsweep.seeding import derive_seed
 from ettsweep.trainer.tasks.images import chunks
 from ettsweep.trainer.tasks.images.augmentation import Sample
 from ettsweep.trainer.tasks.images.chunks import Problem, TrainingImages, load_chunks
@@ -153,22 +152,6 @@ def test_workers_end_with_their_run_however_it_ends(start: Start, ending: str) -
     assert process.returncode != 0, err
     assert_gone(workers)
     assert "Exception ignored" not in err
-
-
-@pytest.mark.slow
-def test_closing_ends_a_worker_that_waits_for_a_disk(start: Start, tmp_path: Path) -> None:
-    order = np.random.default_rng(derive_seed(0, "order", 0)).permutation(36)
-    hanging = sorted((tmp_path / "data" / "train").glob("*/*.jpg"))[order[24]]  # in the fourth chunk of eight
-    hang(hanging)
-    process, workers = start("input(); batches.close(); print('closed', flush=True); input()")
-    writer = wait_for_reader(hanging)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "closed\n"
-    assert not any(alive(pid) for pid in workers)
-    os.close(writer)
 
 
 @pytest.mark.slow

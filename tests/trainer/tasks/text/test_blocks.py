@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ettsweep.trainer.tasks.text.blocks import TextBlocks, Texts, block_starts
+from ettsweep.trainer.tasks.text.blocks import TextBlocks, Texts
 
 
 def texts_of(documents: list[list[int]]) -> Texts:
@@ -52,10 +52,3 @@ def test_blocks_hold_as_many_whole_sentences_of_a_document_as_fit(block: int) ->
     for beyond in (-1, len(blocks)):
         with pytest.raises(IndexError):
             blocks.block(beyond)
-
-
-def test_a_long_sentence_is_cut_and_its_rest_goes_on_with_the_next() -> None:
-    assert block_starts(texts_of([[3, 12, 4, 3], [2]]), 5).tolist() == [0, 3, 8, 13, 15, 19, 22]
-    assert block_starts(texts_of([[3, 12, 3, 4], [2]]), 5).tolist() == [0, 3, 8, 13, 18, 22]
-    assert block_starts(texts_of([[10, 1]]), 5).tolist() == [0, 5, 10]
-    assert block_starts(texts_of([]), 5).tolist() == []

@@ -1,7 +1,6 @@
 """A corpus beside the documents that it was made of: by any number of processes, after kills, and on a small disk."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from ettsweep.trainer.tasks.data_location import Side
 from ettsweep.trainer.tasks.text import inputs as finding
 from ettsweep.trainer.tasks.text import preparation as making
 from ettsweep.trainer.tasks.text.corpus import open_corpus
-from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.inputs import CorpusRequest, find_portions
 from ettsweep.trainer.tasks.text.preparation import CorpusOutcome, document_hash, draw_sample, locked_folder, tokenise
 
@@ -206,17 +204,3 @@ def test_two_commands_do_not_write_to_one_folder(tmp_path: Path, make: Make) -> 
     ):
         make(tmp_path / "a.txt")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_said_and_what_is_finished_kept(
-    tmp_path: Path, make: Make, small_disk: Callable[[str], Path]
-) -> None:
-    write_paragraphs(tmp_path / "a.txt", 400_000)
-    disk = small_disk("700k")
-    with pytest.raises(StorageError, match=r"the disk is full"):
-        make(tmp_path / "a.txt", out=disk / "out")
-    subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
-    assert make(tmp_path / "a.txt", out=disk / "out").kept_units > 0
-    make(tmp_path / "a.txt")
-    assert read_manifest(disk / "out").digest == read_manifest(tmp_path / "out").digest

@@ -63,6 +63,32 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     assert (reported["verdict"], reported["lr"]) == ("optimal", actual["lr"])
 
 
+@pytest.mark.slow
+def test_two_processes_with_loaders_train_as_one_and_name_every_damaged_image(tmp_path: Path) -> None:
+    write_images(tmp_path / "data", COUNTS, 40)
+    damaged = [f"n{label:02}/0.jpg" for label in range(4)]
+    for name in damaged:
+        path = tmp_path / "data" / "train" / name
+        path.write_bytes(path.read_bytes()[:300])
+    sets = [f"--set={key}={value}" for key, value in (SMALL | {"precision": "fp32", "schedule.epochs": 3}).items()]
+    train = ("train", "--model", "vit-b16", "--strategy", "standard", *sets, "--data", tmp_path / "data")
+    losses, results = list[list[float]](), list[dict[str, Any]]()
+    for folder, launch in (
+        ("one", ["slots=1"]),
+        ("two", ["slots=2", "devices_per_run=2", "trainer.loader_workers=1"]),
+    ):
+        ettsweep(*train, "--results", tmp_path / folder, *(f"--launch-set={option}" for option in launch))
+        (run,) = (tmp_path / folder / "runs").iterdir()
+        losses.append([line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line])
+        results.append(json.loads((run / "result.json").read_text()))
+        log = ettsweep("logs", run.name, "--results", tmp_path / folder).stdout
+        assert [log.count(f"{name}: cannot be decoded") for name in damaged] == [1] * len(damaged)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    for key in ("run", "corrupt_images"):
+        assert results[0][key] == results[1][key]
+    assert results[0]["execution"]["data"] == results[1]["execution"]["data"] != ""
+
+
 def test_data_that_no_run_could_train_on_are_refused_before_anything_is_submitted(
     tmp_path: Path, results: Path
 ) -> None:

@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 import torch
 from support.commandline import ettsweep, write_grid
-from support.made_runs import REL, MakeSpec, Train, Trained, curve, numbers
+from support.made_runs import CPU, MakeSpec
 from torch import Tensor, nn
 
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import AdamWSpec, MuonSpec
-from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.parameter_scales import parameter_factors, scale_table
-from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
+from ettsweep.trainer.training.trainer import initial_network
 
 ETAS = [0.02, 0.05, 0.04]
 WD, RATIO = 2.0, 0.25
@@ -32,17 +28,7 @@ DECODER = GptSpec(
     **{"head": "untied", "norm": "rms", "positions": "rotary", "mlp": "swiglu"},
 )
 
-GPT_TINY = model_spec("gpt-tiny")
-assert isinstance(GPT_TINY, GptSpec)
-TODAYS = GPT_TINY.model_copy(update={"kv_heads": 2, "norm": "rms", "positions": "rotary", "mlp": "swiglu"})
-
 MUON: dict[str, Any] = {"kind": "muon", "adamw_lr_ratio": RATIO, "beta2": 0.99, "momentum": 0.9}
-
-
-def built(spec: RunSpec) -> nn.Module:
-    model = build_model(spec.model, spec.strategy)
-    initialise(model, spec.model, spec.strategy, spec.seed)
-    return model
 
 
 def gradients(model: nn.Module, step: int) -> dict[str, Tensor]:
@@ -70,7 +56,7 @@ def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
 ) -> None:
     spec = make_spec(optimizer=MUON, strategy={"s": strategy}, wd=WD)
     spec = spec.model_copy(update={"model": model or spec.model})
-    mine, theirs = built(spec), built(spec)
+    mine, theirs = initial_network(spec, CPU), initial_network(spec, CPU)
     optimizer = build_optimizer(mine, spec)
     parts = {
         name: [nn.Parameter(part.clone()) for part in p.detach().chunk(fused(spec, name))]
@@ -120,7 +106,7 @@ def newton_schulz(singular_values: np.ndarray, steps: int) -> np.ndarray:
 def test_singular_values_of_a_step_are_those_of_newton_schulz_times_factor_and_lr(make_spec: MakeSpec) -> None:
     spec = make_spec(optimizer=MUON | {"ns_steps": 3}, strategy={"s": 1.0}, wd=0.0)
     spec = spec.model_copy(update={"model": DECODER})
-    model = built(spec)
+    model = initial_network(spec, CPU)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = build_optimizer(model, spec)
     set_lr(optimizer, 0.5)
@@ -158,25 +144,6 @@ def test_factors_depend_on_ratios_of_widths_alone(make_spec: MakeSpec) -> None:
     rows = scale_table(DECODER, StrategySpec(s=1.0), MuonSpec(), lr=None)
     factors_of = [row["lr_factor"] for row in rows if row["group"] in {*"qkvuwx"}]
     assert factors_of == pytest.approx([1, math.sqrt(0.5), math.sqrt(0.5), 1, 2, 0.5])  # half the keys, M = 4
-
-
-@pytest.mark.slow
-def test_two_processes_train_and_resume_gpt_tiny_sharded_as_one_does(train: Train, trained: Trained) -> None:
-    grid = load_sweep_spec(shipped("grids") / "gpt-tiny.yaml", overrides=["optimizer=muon"], strategies=["standard"])
-    schedule = ScheduleSpec(total_steps=6, warmup_steps=2, decay="linear", eval_every=3)
-    spec = grid.bound().specs()[0].model_copy(update={"schedule": schedule, "model": TODAYS})
-    spec = spec.model_copy(update={"task": spec.task.model_copy(update={"val_blocks": 64})})
-    method, same = {"world": 2, "sharded": True}, {"folder": "same"}
-    stop = {"rank": 1, "after": 4, "how": "stop"}
-    (two, _, resumed), ends = trained((spec, method), (spec, method | same | stop), (spec, method | same))
-    assert {end for trial in ends for end in trial} == {"ended"}
-    one = train(spec)
-    assert curve(one)[-1] < curve(one)[0] - 0.05
-    # Newton and Schulz iterate in bf16, so that other last bits of a gradient are other bits of a step.
-    for key in ("loss", "grad_norm", "val_loss", "val_bits_per_byte"):
-        assert curve(two, key) == pytest.approx(curve(one, key), rel=100 * REL), key
-    assert resumed.attempt(2).resumed_from() == (1, 4)
-    assert numbers(resumed) == numbers(two)
 
 
 def test_neural_tangent_strategies_are_refused(tmp_path: Path) -> None:

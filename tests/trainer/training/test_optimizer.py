@@ -1,19 +1,18 @@
 """Optimizer steps against the equations, written out here in float64."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.made_runs import CPU, MakeSpec
 from torch import nn
 
 from ettsweep.runs.spec import RunSpec
-from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
+from ettsweep.trainer.training.trainer import initial_network
 
-MakeSpec = Callable[..., RunSpec]
 Arrays = dict[str, Any]
 
 ETAS = [0.02, 0.05, 0.04, 0.01, 0.03]
@@ -50,12 +49,6 @@ def factor(name: str, optimizer: str, s: float | None, with_mlp: bool = False) -
     return float((adamw if optimizer == "adamw" else sgd)[kind])
 
 
-def built(spec: RunSpec) -> nn.Module:
-    model = build_model(spec.model, spec.strategy)
-    initialise(model, spec.model, spec.strategy, spec.seed)
-    return model
-
-
 def values(model: nn.Module) -> Arrays:
     return {name: p.detach().double().numpy().copy() for name, p in model.named_parameters()}
 
@@ -75,7 +68,7 @@ def gradients(start: Arrays) -> list[Arrays]:
 
 
 def torch_steps(spec: RunSpec, grads: list[Arrays]) -> Arrays:
-    model = built(spec)
+    model = initial_network(spec, CPU)
     optimizer = build_optimizer(model, spec)
     for eta, grad in zip(ETAS, grads, strict=True):
         set_lr(optimizer, eta)
@@ -128,7 +121,7 @@ def test_adamw_is_the_equation(make_spec: MakeSpec, s: float | None, with_mlp: b
     optimizer = {"kind": "adamw", "beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "decay_pe": decay_pe}
     mlp_factor = "include" if with_mlp else "ignore"
     spec = make_spec(wd=WD, lr=0.3, strategy={"s": s, "mlp_factor": mlp_factor}, optimizer=optimizer)
-    start = values(built(spec))
+    start = values(initial_network(spec, CPU))
     grads = gradients(start)
     factors = {name: factor(name, "adamw", s, with_mlp) for name in start}
     decays = {name: 0.0 if name == "head_bias" or (name == "pe" and not decay_pe) else WD for name in start}
@@ -141,7 +134,7 @@ def test_sgd_decays_all_groups_alike(make_spec: MakeSpec, s: float | None, with_
     mlp_factor = "include" if with_mlp else "ignore"
     optimizer = {"kind": "sgd", "momentum": momentum}
     spec = make_spec(wd=WD, lr=0.3, strategy={"s": s, "mlp_factor": mlp_factor}, optimizer=optimizer)
-    start = values(built(spec))
+    start = values(initial_network(spec, CPU))
     grads = gradients(start)
     factors = {name: factor(name, "sgd", s, with_mlp) for name in start}
     decays = {name: 0.0 if name == "head_bias" else WD for name in start}
@@ -150,7 +143,7 @@ def test_sgd_decays_all_groups_alike(make_spec: MakeSpec, s: float | None, with_
 
 def test_momentum_starts_from_zeros_where_the_loss_scaler_skips_the_first_step(make_spec: MakeSpec) -> None:
     spec = make_spec(optimizer={"kind": "sgd", "momentum": 0.9}, precision="fp16")
-    model = built(spec)
+    model = initial_network(spec, CPU)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = build_optimizer(model, spec)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

@@ -285,18 +285,6 @@ def test_images_that_end_a_run_are_named_with_what_would_work(folder: Path, monk
 # --- what must fit ----------------------------------------------------------------------------------------------------
 
 
-def test_data_that_differ_from_the_task_are_told_with_what_to_set(folder: Path) -> None:
-    with pytest.raises(DataMissingError, match=r"found 36 images, task\.train_size is 35.*--set task\.train_size=36"):
-        task(train_size=35)
-    with pytest.raises(DataMissingError, match=r"found 9 images, task\.val_size is 50000.*--set task\.val_size=9"):
-        task(val_size=50_000)
-    with pytest.raises(InputError, match=r"^task\.samples: 37 were requested, only 36 training samples are available$"):
-        task(samples=37)
-    wide = TINY.model_copy(update={"classes": 4})
-    with pytest.raises(DataMissingError, match=r"the data have 3 classes, the model has 4: --set model\.classes=3"):
-        Images(ImageNetTask.model_validate(SIZES), wide, 0, CPU, BatchShare(8), LoaderSettings(data=str(folder)))
-
-
 @pytest.mark.parametrize(
     ("spec", "model", "batch_size", "message"),
     [

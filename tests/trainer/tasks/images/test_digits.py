@@ -76,15 +76,6 @@ def test_all_images_come_in_the_order_that_seed_and_epoch_say() -> None:
         assert epoch_images(digits(seed=seed), number) == [images[k] for k in permutation(seed, number)[: 24 * 32]]
 
 
-def test_batches_depend_on_seed_and_step_only() -> None:
-    undisturbed = list(itertools.islice(digits().batches(1), 60))
-    assert digits().steps_per_epoch == 24
-    for first in (2, 24, 25, 59):
-        torch.manual_seed(first)
-        for batch, expected in zip(digits().batches(first), undisturbed[first - 1 :], strict=False):
-            assert equal(joined([batch]), joined([expected]))
-
-
 def test_every_run_trains_on_the_same_samples_and_on_no_other() -> None:
     task = digits(25, samples=100)
     chosen = epoch_images(task)

@@ -113,16 +113,3 @@ def test_a_member_that_takes_no_step_keeps_every_bit(make_spec: MakeSpec, device
     for name, tensor in state_of(trainers[1]).items():
         assert tensor.cpu().numpy().tobytes() == before[name].cpu().numpy().tobytes(), name
     assert all(p.isfinite().all() for k in (0, 2) for p in trainers[k].model.parameters())
-
-
-def test_nothing_waits_for_the_device(make_spec: MakeSpec, device: torch.device) -> None:
-    if device.type != "cuda":
-        pytest.skip("a CPU has computed when a call returns")
-    trainers = runs_of(make_spec, device, precision="fp16", optimizer={"clip_norm": 0.5})
-    stack, gradients, lrs = Stack(trainers), drawn(trainers, 0), {trainers[0]: 0.1, trainers[1]: 0.2}
-    stack.update(gradients, lrs)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        stack.update(gradients, lrs)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -80,23 +80,19 @@ def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[o
 # --- of a run -----------------------------------------------------------------------------------------------------
 
 
-def trained(run: RunDir, settings: RuntimeSettings) -> RunDir:
-    train_once(run, settings)
-    return run
-
-
 def test_a_run_says_and_records_that_it_is_not_compiled_after_all(
     make_spec: MakeSpec, results: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec()
-    expected = numbers(trained(RunDir.create(results / "eager", spec), RuntimeSettings()))
+    eager, run = (RunDir.create(results / folder, spec) for folder in ("eager", "compiled"))
+    train_once(eager, RuntimeSettings())
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
     monkeypatch.setattr(compiler, "raise_recompile_limits", lambda: None)
     with torch._dynamo.config.patch(recompile_limit=1):
-        run = trained(RunDir.create(results / "another", spec), RuntimeSettings(compile=True))
+        train_once(run, RuntimeSettings(compile=True))
     assert "warning: some blocks of the model run uncompiled" in run.attempt(1).log_text()
     assert result_of(run)["execution"]["compile"] is False
-    assert numbers(run) == expected
+    assert numbers(run) == numbers(eager)
 
 
 def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
@@ -104,7 +100,8 @@ def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
 ) -> None:
     spec = make_spec()
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "no g++")
-    run = trained(RunDir.create(results, spec), RuntimeSettings(compile=True))
+    run = RunDir.create(results, spec)
+    train_once(run, RuntimeSettings(compile=True))
     assert run.status().state is State.FAILED
     message = "trainer.compile=true: torch.compile does not work here, no g++; trainer.compile=auto runs without it"
     assert message in run.attempt(1).log_text()

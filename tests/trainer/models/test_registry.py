@@ -105,10 +105,14 @@ CROSSING_BLOCK |= {"mlp.w": "w", "mlp.x": "x"}
 
 
 @pytest.mark.parametrize(
-    ("spec", "block", "expected"), [(MODERN, "blocks.1", MODERN_BLOCK), (ODD_TEXT, "decoder.1", CROSSING_BLOCK)]
+    ("spec", "block", "expected"),
+    [
+        (ODD, "blocks.1", {"attention.qkv": "q k v", "attention.u": "u", "mlp.w": "w", "mlp.x": "x"}),
+        (MODERN, "blocks.1", MODERN_BLOCK),
+        (ODD_TEXT, "decoder.1", CROSSING_BLOCK),
+    ],
 )
 def test_parameters_of_a_block_are_of_these_groups(spec: ModelSpec, block: str, expected: dict[str, str]) -> None:
-    """A Vision Transformer's follow from its updates, see `test_optimizer`."""
     parameters = [p for p in parameter_shapes(spec) if p.name.startswith(f"{block}.")]
     assert {p.name.removeprefix(f"{block}."): " ".join(p.groups) for p in parameters} == expected
 

@@ -10,6 +10,7 @@ from support.made_runs import CPU, MakeSpec
 from torch import nn
 
 from ettsweep.runs.spec import RunSpec
+from ettsweep.trainer.models.parameter_scales import parameter_factors
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
 from ettsweep.trainer.training.trainer import initial_network
 
@@ -17,36 +18,11 @@ Arrays = dict[str, Any]
 
 ETAS = [0.02, 0.05, 0.04, 0.01, 0.03]
 WD = 2.0
-N, N_PATCH, N_OUT, M = 8, 16, 10, 4
 
 
-def factor(name: str, optimizer: str, s: float | None, with_mlp: bool = False) -> float:
-    """Return Lambda_G of a parameter of the small model, from the paper's table."""
-    if s is None:
-        return 1.0
-    ratio = M if with_mlp else 1
-    kind = name.rsplit(".", 1)[-1]
-    adamw = {
-        "patch": N ** (-1 / 2 + s / 2) / N_PATCH,
-        "pe": N ** (-1 / 2 + s / 2),
-        "qkv": N ** (-3 / 2 + s / 2),
-        "u": N ** (-3 / 2 + s / 2),
-        "w": N**-1 * (ratio * N) ** (-1 / 2) * N ** (s / 2),
-        "x": (ratio * N) ** -1 * N ** (-1 / 2) * N ** (s / 2),
-        "head": N**-1 * N_OUT ** (-1 / 2),
-        "head_bias": N_OUT ** (-1 / 2),
-    }
-    sgd = {
-        "patch": N**s / N_PATCH,
-        "pe": N**s,
-        "qkv": N ** (-1 + s),
-        "u": N ** (-1 + s),
-        "w": N ** (-1 + s),
-        "x": (ratio * N) ** -1 * N**s,
-        "head": N**-1,
-        "head_bias": 1.0,
-    }
-    return float((adamw if optimizer == "adamw" else sgd)[kind])
+def factors_of(spec: RunSpec) -> dict[str, float]:
+    """Return Lambda_G of each parameter, see `strategies/test_factors`."""
+    return {name: lr for name, (lr, _) in parameter_factors(spec.model, spec.strategy, spec.optimizer).items()}
 
 
 def values(model: nn.Module) -> Arrays:
@@ -123,9 +99,8 @@ def test_adamw_is_the_equation(make_spec: MakeSpec, s: float | None, with_mlp: b
     spec = make_spec(wd=WD, lr=0.3, strategy={"s": s, "mlp_factor": mlp_factor}, optimizer=optimizer)
     start = values(initial_network(spec, CPU))
     grads = gradients(start)
-    factors = {name: factor(name, "adamw", s, with_mlp) for name in start}
     decays = {name: 0.0 if name == "head_bias" or (name == "pe" and not decay_pe) else WD for name in start}
-    expected = adamw_steps(start, grads, spec, factors, decays)
+    expected = adamw_steps(start, grads, spec, factors_of(spec), decays)
     assert_close(torch_steps(spec, grads), expected, start)
 
 
@@ -136,9 +111,8 @@ def test_sgd_decays_all_groups_alike(make_spec: MakeSpec, s: float | None, with_
     spec = make_spec(wd=WD, lr=0.3, strategy={"s": s, "mlp_factor": mlp_factor}, optimizer=optimizer)
     start = values(initial_network(spec, CPU))
     grads = gradients(start)
-    factors = {name: factor(name, "sgd", s, with_mlp) for name in start}
     decays = {name: 0.0 if name == "head_bias" else WD for name in start}
-    assert_close(torch_steps(spec, grads), sgd_steps(start, grads, momentum, factors, decays), start)
+    assert_close(torch_steps(spec, grads), sgd_steps(start, grads, momentum, factors_of(spec), decays), start)
 
 
 def test_momentum_starts_from_zeros_where_the_loss_scaler_skips_the_first_step(make_spec: MakeSpec) -> None:

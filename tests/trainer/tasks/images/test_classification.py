@@ -1,7 +1,10 @@
 """Tasks on images: real JPEG files, made here, beside a plain loop over timm's own parts."""
 
+import contextlib
+import errno
 import io
 import itertools
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -256,6 +259,23 @@ def test_a_corrupt_image_is_named_once_and_the_next_one_takes_its_place(
     counts[CLASSES.index(victim.parent.name)] -= 1
     counts[CLASSES.index(after.parent.name)] += 1
     assert np.bincount(taken[0].targets).tolist() == counts
+
+
+@pytest.mark.parametrize(("failures", "fatal"), [(2, False), (3, True)])
+def test_what_cannot_be_read_is_read_again_twice(
+    folder: Path, failures: int, fatal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, read = iter(range(failures)), sources.FolderSource.read
+
+    def stale(source: sources.FolderSource, index: int) -> bytes:
+        if next(left, None) is not None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read(source, index)
+
+    monkeypatch.setattr(chunks, "RETRY_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(sources.FolderSource, "read", stale)
+    with pytest.raises(DataMissingError, match="Stale file handle") if fatal else contextlib.nullcontext():
+        assert len(take(task(36), 1)) == 1
 
 
 def test_images_that_end_a_run_are_named_with_what_would_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

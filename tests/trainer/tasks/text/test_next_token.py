@@ -1,8 +1,6 @@
-"""Windows of consecutive tokens beside the documents that they are made of, and the objective that reads them."""
+"""The objective of a decoder: its batches, its loss in nats and bits, and the texts that it reads."""
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,11 +10,10 @@ from support.texts import TOPICS, small_tokenizer
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.schema import validate
 from ettsweep.seeding import derive_seed
-from ettsweep.token_ids import FIRST_BPE, START
+from ettsweep.token_ids import FIRST_BPE
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.registry import task_kind, task_spec
 from ettsweep.trainer.tasks.task import Batch, BatchShare
-from ettsweep.trainer.tasks.text.blocks import Texts, TokenWindows
 from ettsweep.trainer.tasks.text.corpus import corpus_from_texts
 from ettsweep.trainer.tasks.text.next_token import NextToken
 from ettsweep.trainer.tasks.text.pydoc import documents, pydoc_corpus
@@ -27,51 +24,12 @@ MODEL = model_spec("gpt-tiny").model_copy(update={"vocabulary": 512, "tokens": 1
 TEXT = NextTokenTask(text="pydoc")
 
 
-def texts_of(*documents: Sequence[int], first: int = 100) -> Texts:
-    """Return documents, each of sentences of so many tokens; ids count up."""
-    lengths, ends = [sum(document) for document in documents], [np.cumsum(document) for document in documents]
-    return Texts(
-        np.arange(first, first + sum(lengths), dtype=np.uint16),
-        np.cumsum([0, *lengths], dtype=np.int32),
-        np.concatenate(ends).astype(np.uint32),
-        np.cumsum([0, *map(len, ends)], dtype=np.int32),
-    )
-
-
-def stream(*parts: Texts) -> list[int]:
-    """Return the stream of all documents, made token by token."""
-    values = list[int]()
-    for texts in parts:
-        for begin, end in pairwise(texts.token_offsets):
-            values += [START, *texts.tokens[begin:end].tolist()]
-    return values
-
-
-# --- windows ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tokens", [3, 60])
-def test_windows_follow_each_other_through_all_documents_of_all_parts(tokens: int) -> None:
-    first, *others = [((3, 2), (1,), (4, 4, 1)), ((1,),), ((2,),), ((30,), (1,))]
-    parts = [texts_of(*first), *(texts_of(*part, first=100 * k) for k, part in enumerate(others, start=2))]
-    windows, values = TokenWindows(parts, tokens), stream(*parts)
-    expected = [values[k : k + tokens + 1] for k in range(0, len(values) - tokens, tokens)]
-    assert [windows.window(k).tolist() for k in range(len(windows))] == expected
-    for beyond in (-1, len(windows)):
-        with pytest.raises(IndexError):
-            windows.window(beyond)
-    assert len(TokenWindows([], 4)) == 0
-
-
 def test_bytes_of_tokens_are_those_of_the_text() -> None:
     tokenizer = small_tokenizer()
     text = TOPICS[0] + " naïve – 日本 \x00"
     tokens, _ = tokenizer.encode([text])
     assert token_bytes(tokenizer)[tokens].sum() == len(text.encode())
     assert not token_bytes(tokenizer)[:FIRST_BPE].any()
-
-
-# --- the objective ----------------------------------------------------------------------------------------------------
 
 
 def task(seed: int = 0, share: BatchShare = BatchShare(16), **changes: object) -> NextToken:  # noqa: B008

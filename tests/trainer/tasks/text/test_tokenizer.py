@@ -152,16 +152,6 @@ def test_files_that_are_not_there_broken_or_of_another_model_are_named(tmp_path:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_trained_encoding_has_the_size_asked_for_and_is_the_same_each_time(small: Tokenizer) -> None:
-    assert small.bpe_tokens == len(small.vocab) == 400
-    assert small_tokenizer().sha256 == small.sha256
-    text = TOPICS[30]
-    tokens, _ = small.encode([text])
-    assert small.decode(tokens) == text
-    assert len(tokens) < 0.7 * len(text.encode())
-    assert FIRST_BPE <= tokens.min() <= tokens.max() < FIRST_BPE + 400
-
-
 def test_a_text_too_short_for_an_encoding_says_how_many_tokens_it_gives() -> None:
     with pytest.raises(TooFewPairsError, match=r"^the text is too short for 1000 byte-pair tokens: 258 are") as caught:
         train_bpe(["abc"], 1000)

@@ -92,27 +92,6 @@ def test_training_goes_on_while_the_state_of_before_is_written_and_the_next_wait
     assert (disk.most, disk.threads) == (1, 2)
 
 
-def test_a_small_state_or_one_without_memory_for_a_copy_is_written_at_once(
-    attempt: Attempt, spec: RunSpec, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("can't allocate memory")
-
-    trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
-    expected = stepped(trainer)
-    disk.may.release(2)
-    numbers = sum(tensor.numel() for tensor in expected.values())
-    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers + 1)
-    saves.save(run_of(attempt), trainer)
-    assert_holds(attempt, 1, expected)
-    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers)
-    expected = stepped(trainer)
-    monkeypatch.setattr(async_checkpoint.torch, "empty", refuse)
-    saves.save(run_of(attempt), trainer)
-    assert_holds(attempt, 2, expected)
-    assert disk.threads == 0
-
-
 def test_what_goes_wrong_is_told_and_the_checkpoint_before_stays(
     attempt: Attempt, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,6 @@ import torch
 from support.made_runs import CPU, ODD, REL, MakeSpec, Train, Trained, curve, numbers, result_of
 
 from ettsweep.errors import InputError, LostProcessError
-from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import State
 from ettsweep.trainer.tasks.task import BatchShare
 from ettsweep.trainer.training.distributed import ProcessGroup, detect_lost_process
 from ettsweep.trainer.training.run import prepare
@@ -106,14 +104,3 @@ def test_only_what_tells_of_a_lost_connection_counts_as_one(text: str, lost: boo
     with pytest.raises(LostProcessError if lost else RuntimeError) as raised, detect_lost_process():
         raise RuntimeError(text)
     assert str(raised.value).startswith("another process of this run is gone: " if lost else text)
-
-
-def test_a_run_of_one_process_loses_nobody(train: Train, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loader that reads over a network has connections of its own."""
-
-    def dropped(*_: object) -> None:
-        raise RuntimeError("Connection reset by peer")
-
-    monkeypatch.setattr("ettsweep.trainer.tasks.images.digits.Digits.loss", dropped)
-    run = train(spec)
-    assert (run.status().state, run.status().reason) == (State.FAILED, "RuntimeError: Connection reset by peer")

@@ -77,9 +77,6 @@ def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[o
     assert not messages
 
 
-# --- of a run -----------------------------------------------------------------------------------------------------
-
-
 def test_a_run_says_and_records_that_it_is_not_compiled_after_all(
     make_spec: MakeSpec, results: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

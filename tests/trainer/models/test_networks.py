@@ -44,9 +44,6 @@ def test_recomputation_gives_the_same_outputs_gradients_and_next_draws(model: Mo
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
 
 
-# --- attention ------------------------------------------------------------------------------------------------------
-
-
 class Allowed(TorchFunctionMode):
     """Notes which kernels torch may take for each call of attention, with a mask or not."""
 

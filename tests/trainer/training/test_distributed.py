@@ -10,8 +10,6 @@ from ettsweep.trainer.training.distributed import ProcessGroup, detect_lost_proc
 from ettsweep.trainer.training.run import prepare
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings, resolve
 
-# --- the same numbers -----------------------------------------------------------------------------------------------
-
 
 def test_curves_agree_on_any_number_of_processes_and_with_accumulation(
     train: Train, trained: Trained, make_spec: MakeSpec
@@ -70,9 +68,6 @@ def test_fp16_and_divergence_are_those_of_one_process(train: Train, trained: Tra
     assert abs(result_of(gone)["diverged_step"] - result_of(train(wild))["diverged_step"]) <= 1
 
 
-# --- out of memory --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_where_one_process_is_out_of_memory_all_halve_their_micro_batches(
     trained: Trained, make_spec: MakeSpec
@@ -83,9 +78,6 @@ def test_where_one_process_is_out_of_memory_all_halve_their_micro_batches(
     assert ends == [["ended"] * 2] * 2
     assert run.attempt(1).execution()["micro_batch"] == 6, "17 do not fit; 8 would make 8, 8 and 1"
     assert numbers(run) == numbers(calm)
-
-
-# --- what cannot go on ----------------------------------------------------------------------------------------------
 
 
 def test_a_batch_of_fewer_samples_than_processes_is_refused(make_spec: MakeSpec) -> None:

@@ -21,18 +21,12 @@ WIDE = {"width": 128, "depth": 4, "heads": 2, "patch_size": 1, "image_size": 8, 
 """Some 2 MiB of activations a sample, so that they count beside Python and torch."""
 
 
-# --- activations ----------------------------------------------------------------------------------------------------
-
-
 def test_recomputed_activations_change_no_bit(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
     spec = make_spec(precision="bf16", model={"depth": 2})
     run = RunDir.create(tmp_path / "recomputed", spec)
     train_once(run, RuntimeSettings(activation_checkpointing=True))
     assert result_of(run)["execution"]["activation_checkpointing"] is True
     assert numbers(run) == numbers(train(spec))
-
-
-# --- micro-batches --------------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_cut_into_parts_of_one_size_or_into_as_few_and_as_alike_as_fit() -> None:
@@ -158,9 +152,6 @@ def test_micro_batches_that_a_user_wants_and_that_do_not_fit_fail_with_words_tha
         "`ettsweep doctor FILE --fit` finds the largest that fits"
     )
     assert "Traceback" not in failed.attempt(1).log_text()
-
-
-# --- the largest that fits ------------------------------------------------------------------------------------------
 
 
 def test_memory_is_what_a_machine_has_left_and_a_worker_that_shares_a_gpu_has_its_part(

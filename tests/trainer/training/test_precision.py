@@ -54,7 +54,7 @@ def test_the_host_waits_for_nothing_in_a_step(make_spec: MakeSpec, precision: st
             buffer.add(step, 0.1, *trainer.train_step(0.1, iter(ready[4 * step :])))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert buffer.drain()[1] is None
+    assert len(buffer.drain()) == 2
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -75,9 +75,6 @@ def test_compiled_blocks_change_rounding_alone_and_a_compiled_run_is_resumed_bit
     assert numbers(stopped) == numbers(calm)
 
 
-# --- threads --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def one_thread_afterwards() -> Iterator[None]:
     yield

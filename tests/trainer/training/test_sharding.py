@@ -80,11 +80,14 @@ def test_each_parameter_keeps_its_rate_and_decay_however_the_model_is_wrapped(
 def test_curves_equal_those_of_one_process(
     train: Train, trained: Trained, make_spec: MakeSpec, text: RunSpec | None, rel: float
 ) -> None:
-    """33 samples are 11 on each of three processes; nine texts are 3 on each, in micro-batches of 2 and 1."""
+    """33 samples are 11 on each of three processes; nine texts are 3 on each, in micro-batches of 2 and 1.
+
+    With recomputation, each block is gathered once more.
+    """
     changes = {"model": {"depth": 2}, "optimizer": {"kind": "sgd", "momentum": 0.9, "clip_norm": 0.5}}
     spec = text or make_spec(batch_size=ODD, lr=0.1, strategy={"s": None}, **changes)
-    three = SHARDED | {"world": 3, "micro_batch": 16 if text is None else 2}
-    runs, ends = trained((spec, SHARDED), (spec, SHARDED | {"recompute": True}), (spec, three))
+    three = {"world": 3, "micro_batch": 16 if text is None else 2, "recompute": True}
+    runs, ends = trained((spec, SHARDED), (spec, SHARDED | three))
     assert {end for trial in ends for end in trial} == {"ended"}
     one = train(spec)
     for run in runs:
@@ -92,7 +95,6 @@ def test_curves_equal_those_of_one_process(
             assert curve(run, key) == pytest.approx(curve(one, key), rel=rel), key
         assert result_of(run)["execution"]["sharded"] is True
     assert curve(runs[0]) != curve(one), "two processes trained it"
-    assert numbers(runs[0]) == numbers(runs[1])
 
 
 @pytest.mark.slow

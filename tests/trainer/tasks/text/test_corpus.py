@@ -58,9 +58,6 @@ def test_a_corpus_on_disk_is_that_in_memory_and_what_datasets_reads(made: Path, 
         assert (counts.sentences, counts.long_sentences) == (len(lengths), sum(n > 512 for n in lengths))
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
     """A copy of the corpus."""
@@ -86,7 +83,6 @@ def edit(folder: Path, key: str, value: object) -> None:
             CorruptError,
             "tokenizer.json: is not the tokenizer of this text (it has 300",
         ),
-        (lambda f: edit(f, "version", 9), CorruptError, "has version 9, this ettsweep reads version 2"),
         (
             lambda f: edit(f, "shards", [{"side": "train", "name": "../../etc/passwd", "size": 1}]),
             CorruptError,

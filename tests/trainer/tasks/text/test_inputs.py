@@ -115,9 +115,6 @@ def test_inputs_are_files_folders_and_patterns_each_file_once(folder: Path) -> N
     assert read(f"{folder}/*.txt", pattern, out=folder) == ["a.txt", "b.txt", "sub/d.txt", "sub/e[1]*.txt"]
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
-
-
 def line(text: object) -> str:
     return json.dumps({"text": text}) + "\n"
 

@@ -84,9 +84,6 @@ def test_text_that_is_too_short_is_refused() -> None:
         NextToken(TEXT, model, corpus, 0, torch.device("cpu"), BatchShare(2))
 
 
-# --- data times objective ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fields", "kind", "data"),
     [

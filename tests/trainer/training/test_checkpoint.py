@@ -100,6 +100,14 @@ def test_round_trip_is_exact(
     assert equal(state_of(fresh), state_of(trainer))
 
 
+def test_steps_skipped_in_a_row_come_back_too(attempt: Attempt, spec: RunSpec) -> None:
+    trainer, run, resumed = moved(spec, 1), run_of(attempt), run_of(attempt)
+    run.divergence.skips = 7
+    AsyncCheckpointWriter().save(run, trainer)
+    checkpoint.restore(load(attempt), trainer, resumed)
+    assert resumed.divergence.skips == 7
+
+
 class Evil:
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -133,6 +133,9 @@ def test_stopped_run_equals_an_undisturbed_one(train: Train, undisturbed: Undist
     assert run.attempt(6).resumed_from() == (5, 23)
     assert numbers(run) == undisturbed(spec)
     assert result_of(run)["attempts"] == 6
+    spent = [run.attempt(number).time_spent().wall_s for number in range(1, 7)]
+    assert spent == sorted(spent), "with the time of those before"
+    assert result_of(run)["wall_s"] >= spent[4]
 
 
 # --- divergence ---------------------------------------------------------------------------------------------

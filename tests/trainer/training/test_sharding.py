@@ -82,10 +82,10 @@ def test_curves_equal_those_of_one_process(
 ) -> None:
     """33 samples are 11 on each of three processes; nine texts are 3 on each, in micro-batches of 2 and 1.
 
-    With recomputation, each block is gathered once more.
+    With recomputation, each block is gathered once more. Of 1,001 images, 501 and 500 are two slices and one.
     """
     changes = {"model": {"depth": 2}, "optimizer": {"kind": "sgd", "momentum": 0.9, "clip_norm": 0.5}}
-    spec = text or make_spec(batch_size=ODD, lr=0.1, strategy={"s": None}, **changes)
+    spec = text or make_spec(batch_size=ODD, lr=0.1, strategy={"s": None}, task={"train_size": 796}, **changes)
     three = {"world": 3, "micro_batch": 16 if text is None else 2, "recompute": True}
     runs, ends = trained((spec, SHARDED), (spec, SHARDED | three))
     assert {end for trial in ends for end in trial} == {"ended"}

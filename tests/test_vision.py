@@ -22,7 +22,7 @@ SMALL = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("process", "warm")
-def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
+def test_from_jpeg_files_to_a_verdict(tmp_path: Path, results: Path) -> None:
     write_images(tmp_path / "data", COUNTS, 40)
 
     def command(*arguments: object, code: int = 0) -> Any:
@@ -43,11 +43,8 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
     assert actual["verdict"] == "optimal"
     assert {n["lr"] for n in actual["neighbours"]} == {actual["lr"] / 8, actual["lr"] * 8} < scores.keys()
     assert actual["score"] == scores[actual["lr"]] == max(scores.values()) > 2 / CLASSES
-    (rerun,) = command("seeds", "--count", 1, "--follow")
-    assert len(rerun["fresh"]) == 1
 
-    rows = command("status")
-    for row in rows:
+    for row in command("status"):
         folder = results / "runs" / row["run"]
         result = json.loads((folder / "result.json").read_text())
         assert (result["steps"], result["corrupt_images"]) == (80, 0)
@@ -59,24 +56,41 @@ def test_from_jpeg_files_to_a_report(tmp_path: Path, results: Path) -> None:
         timings = list(read_lines(folder / "attempts" / "0001" / "timings.jsonl"))
         assert all(line["samples_per_s"] > 0 and line["step_s"] > 0 and 0 <= line["data_wait"] <= 1 for line in timings)
 
-    (reported,) = command("report")
-    assert (reported["verdict"], reported["lr"]) == ("optimal", actual["lr"])
+
+@pytest.mark.slow
+def test_two_processes_with_loaders_train_as_one_and_name_every_damaged_image(tmp_path: Path) -> None:
+    write_images(tmp_path / "data", COUNTS, 40)
+    damaged = [f"n{label:02}/0.jpg" for label in range(4)]
+    for name in damaged:
+        path = tmp_path / "data" / "train" / name
+        path.write_bytes(path.read_bytes()[:300])
+    sets = [f"--set={key}={value}" for key, value in (SMALL | {"precision": "fp32", "schedule.epochs": 3}).items()]
+    train = ("train", "--model", "vit-b16", "--strategy", "standard", *sets, "--data", tmp_path / "data")
+    losses, results = list[list[float]](), list[dict[str, Any]]()
+    for folder, launch in (
+        ("one", ["slots=1"]),
+        ("two", ["slots=2", "devices_per_run=2", "trainer.loader_workers=1"]),
+    ):
+        ettsweep(*train, "--results", tmp_path / folder, *(f"--launch-set={option}" for option in launch))
+        (run,) = (tmp_path / folder / "runs").iterdir()
+        losses.append([line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line])
+        results.append(json.loads((run / "result.json").read_text()))
+        log = ettsweep("logs", run.name, "--results", tmp_path / folder).stdout
+        assert [log.count(f"{name}: cannot be decoded") for name in damaged] == [1] * len(damaged)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    for key in ("run", "corrupt_images"):
+        assert results[0][key] == results[1][key]
+    assert results[0]["execution"]["data"] == results[1]["execution"]["data"] != ""
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("model.classes=4", "data: the data have 10 classes, the model has 4: --set model.classes=10"),
-        ("task.val_size=11", "data: found 10 images, task.val_size is 11: complete them, or --set task.val_size=10"),
-    ],
-)
 def test_data_that_no_run_could_train_on_are_refused_before_anything_is_submitted(
-    tmp_path: Path, results: Path, wrong: str, message: str
+    tmp_path: Path, results: Path
 ) -> None:
+    message = "data: the data have 10 classes, the model has 4: --set model.classes=10"
     write_images(tmp_path / "data", {"train": 20, "val": 10}, 16)
     right = SMALL | {"task.train_size": 20, "task.val_size": 10, "batch_size": 4}
     sets = [f"--set={key}={value}" for key, value in right.items()]
-    values = ("grid", "--model", "vit-b16", *sets, "--set", wrong, "--data", "data", "--results", results)
+    values = ("grid", "--model", "vit-b16", *sets, "--set=model.classes=4", "--data", "data", "--results", results)
     assert message in ettsweep(*values, code=1, cwd=tmp_path).stderr
     assert not results.exists()
     assert (

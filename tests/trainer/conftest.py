@@ -9,12 +9,22 @@ from support.forks import Forks
 from support.here import Here
 from support.made_runs import CPU, Poll, Train, Trained, Undisturbed, never, numbers
 
+from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def attempt(results: Path, spec: RunSpec) -> Attempt:
+    """Return an attempt at a run that has done nothing yet."""
+    claimed = RunDir.create(results, spec).claim({}, after=0)
+    assert claimed is not None
+    claimed.states_path.mkdir()
+    return claimed
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 
 from ettsweep.errors import LaunchError
 from ettsweep.trainer import device
-from ettsweep.trainer.device import check_gpu, limit_spinning, prepare_device
+from ettsweep.trainer.device import check_gpu, prepare_device
 
 CARD, OTHER = "GPU-5f0c6e1a-8ab0-1c3c-9a51-4bf5b8a1e9d2", "GPU-0e1c6e1a-8ab0-1c3c-9a51-4bf5b8a1e9d2"
 INSTANCE = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
@@ -49,12 +49,3 @@ def test_a_gpu_is_shown_to_torch_alone_and_its_memory_is_shared(monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(LaunchError, match="torch sees no GPU"):
         prepare_device("cuda")
-
-
-def test_threads_sleep_soon_unless_somebody_has_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {"OMP_WAIT_POLICY": "active"})
-    limit_spinning()
-    assert list(os.environ) == ["OMP_WAIT_POLICY"]
-    monkeypatch.setattr(os, "environ", {"KMP_BLOCKTIME": "7"})
-    limit_spinning()
-    assert os.environ == {"KMP_BLOCKTIME": "7", "GOMP_SPINCOUNT": device.OMP_SPIN_COUNT}

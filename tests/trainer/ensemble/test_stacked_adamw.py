@@ -96,33 +96,3 @@ def test_members_take_the_steps_of_runs_alone(
             assert_close(state_of(trainer), state_of(single))
     counts = [int(trainer.optimizer.state[trainer.model.get_parameter("head")]["step"]) for trainer in together]
     assert counts == [6, 5 if precision == "fp16" else 6, 4]
-
-
-def test_a_member_that_takes_no_step_keeps_every_bit(make_spec: MakeSpec, device: torch.device) -> None:
-    """Whatever its bits, and its gradient: it may have diverged."""
-    trainers = runs_of(make_spec, device, precision="fp16")
-    stack = Stack(trainers)
-    stack.update(drawn(trainers, 0), {trainer: trainer.spec.lr for trainer in trainers})
-    head = trainers[1].model.get_parameter("head")
-    for tensor in (head.data, *(trainers[1].optimizer.state[head][key] for key in ("exp_avg", "exp_avg_sq"))):
-        tensor[0, :4] = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0])
-    before, gradients = state_of(trainers[1]), drawn(trainers, 1)
-    for gradient in gradients.values():
-        gradient[1] = torch.nan
-    stack.update(gradients, {trainers[k]: 0.1 for k in (0, 2)})
-    for name, tensor in state_of(trainers[1]).items():
-        assert tensor.cpu().numpy().tobytes() == before[name].cpu().numpy().tobytes(), name
-    assert all(p.isfinite().all() for k in (0, 2) for p in trainers[k].model.parameters())
-
-
-def test_nothing_waits_for_the_device(make_spec: MakeSpec, device: torch.device) -> None:
-    if device.type != "cuda":
-        pytest.skip("a CPU has computed when a call returns")
-    trainers = runs_of(make_spec, device, precision="fp16", optimizer={"clip_norm": 0.5})
-    stack, gradients, lrs = Stack(trainers), drawn(trainers, 0), {trainers[0]: 0.1, trainers[1]: 0.2}
-    stack.update(gradients, lrs)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        stack.update(gradients, lrs)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -15,7 +15,6 @@ from ettsweep.trainer.specs import ModelSpec
 
 TEXT = EncDecSpec(width=64, depth=2, heads=4, vocabulary=100, tokens=50)
 SPEC = VitSpec(width=64, depth=2, heads=4, patch_size=8, image_size=64, channels=1, classes=50)
-STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]
 
 
 def initialised(spec: ModelSpec = SPEC, s: float | None = 0.0, seed: int = 0) -> nn.Module:
@@ -33,7 +32,7 @@ def parts(model: nn.Module, spec: ModelSpec) -> list[tuple[str, Group, Tensor]]:
     ]
 
 
-@pytest.mark.parametrize("s", STRATEGIES)
+@pytest.mark.parametrize("s", [None, 0.25, 1.0])
 def test_measured_mean_and_std_are_the_groups_and_values_are_uniform_in_the_bulk(s: float | None) -> None:
     for name, group, tensor in parts(initialised(s=s), SPEC):
         if group is Group.HEAD_BIAS:
@@ -78,9 +77,6 @@ def test_draws_depend_on_seed_and_name_alone() -> None:
         assert torch.equal(tensor.double(), of_double[name]), name
         assert torch.equal(tensor, shallow.get(name, tensor)), name
         assert name == "head_bias" or not torch.equal(tensor, other[name]), name
-        assert tensor.requires_grad
-        assert tensor.is_leaf
-        assert tensor.grad is None
     firsts = [
         round(float(tensor.flatten()[0]) / init_std(group, dims(SPEC), 0.0), 5)
         for _, group, tensor in parts(initialised(), SPEC)

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
 from support.here import train_once
 from support.made_runs import CPU, MakeSpec, numbers, result_of
 from torch import Tensor, nn
-from torch._dynamo.backends.common import aot_autograd
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import StrategySpec
@@ -79,51 +77,19 @@ def test_blocks_that_are_alike_are_compiled_once_for_each_shape(compiled: list[o
     assert not messages
 
 
-@pytest.mark.skipif(
-    not hasattr(torch._functorch.config, "force_non_lazy_backward_lowering"), reason="torch makes it when it is needed"
-)
-def test_a_backward_pass_that_cannot_be_compiled_is_met_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Any:
-        raise RuntimeError("no registers left")
-
-    def as_it_is(graph: Any, _: object) -> Any:
-        return make_boxed_func(graph.forward)
-
-    messages = list[str]()
-    backend = aot_autograd(fw_compiler=as_it_is, bw_compiler=fails)
-    monkeypatch.setattr(torch, "compile", partial(torch.compile.func, backend=backend))  # type: ignore[attr-defined]
-    model, plain = network(message=messages), network("a")
-    for block in plain.residual_blocks():
-        del block.forward
-    assert torch.equal(train(model, 5), train(plain, 5))
-    for mine, its in zip(model.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(mine.grad, its.grad)
-    assert not model.compiled
-    (line,) = messages
-    assert "some blocks of the model run uncompiled" in line
-    assert "no registers left" in line
-
-
-# --- of a run -----------------------------------------------------------------------------------------------------
-
-
-def trained(run: RunDir, settings: RuntimeSettings) -> RunDir:
-    train_once(run, settings)
-    return run
-
-
 def test_a_run_says_and_records_that_it_is_not_compiled_after_all(
     make_spec: MakeSpec, results: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec()
-    expected = numbers(trained(RunDir.create(results / "eager", spec), RuntimeSettings()))
+    eager, run = (RunDir.create(results / folder, spec) for folder in ("eager", "compiled"))
+    train_once(eager, RuntimeSettings())
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "")
     monkeypatch.setattr(compiler, "raise_recompile_limits", lambda: None)
     with torch._dynamo.config.patch(recompile_limit=1):
-        run = trained(RunDir.create(results / "another", spec), RuntimeSettings(compile=True))
+        train_once(run, RuntimeSettings(compile=True))
     assert "warning: some blocks of the model run uncompiled" in run.attempt(1).log_text()
     assert result_of(run)["execution"]["compile"] is False
-    assert numbers(run) == expected
+    assert numbers(run) == numbers(eager)
 
 
 def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
@@ -131,7 +97,8 @@ def test_without_a_compiler_auto_trains_without_and_true_says_what_is_missing(
 ) -> None:
     spec = make_spec()
     monkeypatch.setattr(runtime_settings, "obstacle", lambda device: "no g++")
-    run = trained(RunDir.create(results, spec), RuntimeSettings(compile=True))
+    run = RunDir.create(results, spec)
+    train_once(run, RuntimeSettings(compile=True))
     assert run.status().state is State.FAILED
     message = "trainer.compile=true: torch.compile does not work here, no g++; trainer.compile=auto runs without it"
     assert message in run.attempt(1).log_text()

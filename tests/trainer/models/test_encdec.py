@@ -38,14 +38,14 @@ def padded(spec: EncDecSpec = SPEC) -> tuple[Tensor, Tensor, Tensor]:
     return source_BS, previous_BT.masked_fill(target_BT == PAD, PAD), target_BT
 
 
-@pytest.mark.parametrize("s", [None, 0.0, 1.0])
+@pytest.mark.parametrize("s", [None, 1.0])
 def test_hidden_states_logits_loss_and_gradients_equal_mbarts(s: float | None) -> None:
     pytest.importorskip("transformers")
     model = built(s=s)
     theirs = mbart.twin(model, SPEC).eval()
     source, previous, target = padded()  # padding changes nothing, or theirs would differ
     out = theirs(source, source != PAD, previous, previous != PAD, output_hidden_states=True)
-    rescale = {None: 1.0, 0.0: 24**-0.5, 1.0: 1 / 24}[s]
+    rescale = 1.0 if s is None else 1 / 24
     expected = F.cross_entropy(rescale * out.logits.flatten(0, 1), target.flatten(), ignore_index=PAD, reduction="sum")
     encoded, decoded = model.hidden(source, previous)
     is_source, is_target = source != PAD, target != PAD
@@ -77,10 +77,3 @@ def test_dropout_is_where_mbarts_is() -> None:
     torch.manual_seed(1)
     torch.testing.assert_close(model(source, previous, target), expected, rtol=1e-12, atol=0)
     assert model(source, previous, target).item() != pytest.approx(expected.item(), rel=1e-6)
-
-
-def test_dropout_is_drawn_anew_in_training_and_not_at_all_in_evaluation() -> None:
-    inputs, model = padded(), built(training=True)
-    assert len({model(*inputs).item() for _ in range(3)}) == 3
-    still = built(SPEC.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0}), training=True)
-    assert {model.eval()(*inputs).item() for _ in range(3)} == {still(*inputs).item()}

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from support.made_runs import CPU
 from support.states import checkpoint_path, run_of
 
 from ettsweep.runs.attempt import Attempt
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.training import async_checkpoint, checkpoint
 from ettsweep.trainer.training.async_checkpoint import AsyncCheckpointWriter
@@ -23,13 +21,6 @@ from ettsweep.trainer.training.trainer import Trainer
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 0)
-
-
-@pytest.fixture
-def attempt(results: Path, spec: RunSpec) -> Attempt:
-    claimed = RunDir.create(results, spec).claim({}, after=0)
-    assert claimed is not None
-    return claimed
 
 
 class Disk:
@@ -69,16 +60,11 @@ def stepped(trainer: Trainer, steps: int = 1) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in checkpoint.named_tensors(trainer.model, trainer.optimizer).items()}
 
 
-def on_disk(attempt: Attempt) -> tuple[int, dict[str, torch.Tensor]]:
-    saved = checkpoint.load_checkpoint(checkpoint_path(attempt), attempt.run.name)
-    return saved.step, {name: tensor.clone() for name, tensor in saved.tensors.items()}
-
-
 def assert_holds(attempt: Attempt, step: int, expected: dict[str, torch.Tensor]) -> None:
-    existing, result = on_disk(attempt)
-    assert existing == step
-    assert result.keys() == expected.keys()
-    assert all(torch.equal(result[name], expected[name]) for name in result)
+    saved = checkpoint.load_checkpoint(checkpoint_path(attempt), attempt.run.name)
+    assert saved.step == step
+    assert saved.tensors.keys() == expected.keys()
+    assert all(torch.equal(saved.tensors[name], expected[name]) for name in expected)
 
 
 def test_training_goes_on_while_the_state_of_before_is_written_and_the_next_waits_for_it(
@@ -104,32 +90,6 @@ def test_training_goes_on_while_the_state_of_before_is_written_and_the_next_wait
     waiting[0]()
     assert_holds(attempt, 5, second)
     assert (disk.most, disk.threads) == (1, 2)
-
-
-def test_a_small_state_or_one_without_memory_for_a_copy_is_written_at_once(
-    attempt: Attempt, spec: RunSpec, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("can't allocate memory")
-
-    trainer, saves = prepare(spec, CPU), AsyncCheckpointWriter()
-    expected = stepped(trainer)
-    disk.may.release(3)
-    numbers = sum(tensor.numel() for tensor in expected.values())
-    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers + 1)
-    saves.save(run_of(attempt), trainer)
-    assert_holds(attempt, 1, expected)
-    monkeypatch.setattr(async_checkpoint, "LARGE_BYTES", 4 * numbers)
-    expected = stepped(trainer)
-    with monkeypatch.context() as patched:
-        patched.setattr(async_checkpoint.torch, "empty", refuse)
-        saves.save(run_of(attempt), trainer)
-    assert_holds(attempt, 2, expected)
-    assert disk.threads == 0
-    expected = stepped(trainer)
-    saves.save(run_of(attempt), trainer)()
-    assert disk.threads == 1
-    assert_holds(attempt, 3, expected)
 
 
 def test_what_goes_wrong_is_told_and_the_checkpoint_before_stays(

@@ -1,7 +1,6 @@
 """Checkpoints: what was saved comes back bit for bit, and what is damaged is never used."""
 
 import copy
-import hashlib
 import os
 import random
 from pathlib import Path
@@ -54,14 +53,6 @@ def equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@pytest.fixture
-def attempt(results: Path, spec: RunSpec) -> Attempt:
-    claimed = RunDir.create(results, spec).claim({}, after=0)
-    assert claimed is not None
-    claimed.states_path.mkdir()
-    return claimed
-
-
 def save(attempt: Attempt, trainer: Trainer) -> bytes:
     AsyncCheckpointWriter().save(run_of(attempt), trainer)
     return checkpoint_path(attempt).read_bytes()
@@ -83,7 +74,6 @@ def loaded(attempt: Attempt, spec: RunSpec) -> dict[str, Any]:
     [
         ({"kind": "adamw"}, "fp16", {"step", "exp_avg", "exp_avg_sq"}),
         ({"kind": "sgd", "momentum": 0.9}, "fp32", {"momentum_buffer"}),
-        ({"kind": "sgd"}, "fp16", set()),
         ({"kind": "muon"}, "fp32", None),
     ],
 )
@@ -110,6 +100,14 @@ def test_round_trip_is_exact(
     assert equal(state_of(fresh), state_of(trainer))
 
 
+def test_steps_skipped_in_a_row_come_back_too(attempt: Attempt, spec: RunSpec) -> None:
+    trainer, run, resumed = moved(spec, 1), run_of(attempt), run_of(attempt)
+    run.divergence.skips = 7
+    AsyncCheckpointWriter().save(run, trainer)
+    checkpoint.restore(load(attempt), trainer, resumed)
+    assert resumed.divergence.skips == 7
+
+
 class Evil:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -120,7 +118,7 @@ class Evil:
 
 def test_cut_at_any_length_is_noticed(attempt: Attempt, spec: RunSpec) -> None:
     data = save(attempt, moved(spec, 2))
-    for length in [0, 1, 100, *range(0, len(data), 4999), len(data) - 1]:
+    for length in (0, 100, len(data) // 2, len(data) - 1):
         checkpoint_path(attempt).write_bytes(data[:length])
         with pytest.raises(CorruptError, match="cannot be read as a checkpoint") as error:
             load(attempt)
@@ -132,7 +130,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
     right = loaded(attempt, spec)
     rng = random.Random(0)
     noticed = 0
-    for _ in range(80):
+    for _ in range(40):
         flipped = bytearray(data)
         flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         checkpoint_path(attempt).write_bytes(flipped)
@@ -142,11 +140,7 @@ def test_a_flipped_bit_never_changes_what_is_loaded(attempt: Attempt, spec: RunS
             noticed += 1
         else:
             assert equal(state, right)
-    assert noticed > 25
-
-
-class Foreign:
-    """Not of tensors or numbers."""
+    assert noticed > 12
 
 
 def test_something_else_is_no_checkpoint_runs_no_code_and_is_named(attempt: Attempt, tmp_path: Path) -> None:
@@ -156,16 +150,10 @@ def test_something_else_is_no_checkpoint_runs_no_code_and_is_named(attempt: Atte
         with pytest.raises(CorruptError, match=f"is not a checkpoint of run {attempt.run.name}"):
             load(attempt)
     torch.save({"run": attempt.run.name, "step": 1, "model": Evil(tmp_path / "pwned")}, path)
-    with pytest.raises(CorruptError, match="cannot be read as a checkpoint"):
+    message = r"cannot be read as a checkpoint: it holds posix\.mkdir beside tensors and numbers, which could run code"
+    with pytest.raises(CorruptError, match=message):
         load(attempt)
     assert not (tmp_path / "pwned").exists()
-    torch.save({"run": Foreign()}, path)
-    with pytest.raises(CorruptError) as error:
-        load(attempt)
-    name = f"{Foreign.__module__}.Foreign"
-    assert str(error.value) == (
-        f"{path}: cannot be read as a checkpoint: it holds {name} beside tensors and numbers, which could run code"
-    )
 
 
 def test_what_does_not_fit_the_run_is_refused(attempt: Attempt, spec: RunSpec) -> None:
@@ -188,10 +176,7 @@ def test_what_does_not_fit_the_run_is_refused(attempt: Attempt, spec: RunSpec) -
         assert str(error.value).startswith(f"{path}: ")
 
 
-def test_damaged_checkpoints_cost_time_but_no_bit(
-    train: Train, undisturbed: Undisturbed, spec: RunSpec, tmp_path: Path
-) -> None:
-    """The one before is used, and without any the run begins anew."""
+def test_a_damaged_checkpoint_costs_time_but_no_bit(train: Train, undisturbed: Undisturbed, spec: RunSpec) -> None:
     run = train(spec, poll=stop_at(6))
     train(spec, poll=stop_at(5))
     broken = checkpoint_path(run.attempt(2))
@@ -204,22 +189,3 @@ def test_damaged_checkpoints_cost_time_but_no_bit(
     train(spec)
     assert run.attempt(4).resumed_from() == (1, 6), "the older one is still good"
     assert numbers(run) == undisturbed(spec)
-    alone = train(spec, poll=stop_at(6), folder=tmp_path / "alone")
-    checkpoint_path(alone.attempt(1)).write_bytes(b"")
-    for _ in range(2):
-        train(spec, folder=tmp_path / "alone")
-    assert alone.attempt(3).resumed_from() == (0, 0)
-    assert numbers(alone) == numbers(run)
-
-
-def test_hash_of_the_weights_is_that_of_names_and_bytes(spec: RunSpec) -> None:
-    model = prepare(spec, CPU).model
-    by_hand = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        by_hand.update(name.encode() + parameter.detach().numpy().astype("<f4").tobytes())
-    before = checkpoint.weights_sha256(model)
-    assert before == by_hand.hexdigest()
-    with torch.no_grad():
-        parameter = next(model.parameters())
-        parameter[0, 0] = torch.nextafter(parameter[0, 0], torch.tensor(9.0))
-    assert checkpoint.weights_sha256(model) != before

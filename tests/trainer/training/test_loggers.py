@@ -23,19 +23,14 @@ def step_line(step: int, loss: float | None) -> dict[str, Any]:
     return {"step": step, "loss": loss, "grad_norm": 2.0, "lr": 0.5}
 
 
-def opened(names: list[str], results: Path, from_step: int = 0, messages: list[str] | None = None) -> MetricLoggers:
-    """Open loggers that may not warn, but where `messages` collects what they say."""
-
-    def refuse(text: str) -> None:
-        raise AssertionError(text)
-
-    return MetricLoggers(names, results, RUN, CONFIG, from_step, refuse if messages is None else messages.append)
-
-
-def write(loggers: MetricLoggers, *lines: dict[str, Any]) -> None:
+def write(names: list[str], results: Path, *lines: dict[str, Any], from_step: int = 0) -> list[str]:
+    """Have loggers write lines; return their warnings."""
+    messages = list[str]()
+    loggers = MetricLoggers(names, results, RUN, CONFIG, from_step, messages.append)
     for line in lines:
         loggers.write(line)
     loggers.close()
+    return messages
 
 
 def events(results: Path) -> Any:
@@ -56,7 +51,7 @@ def test_tensorboard_has_the_metrics_under_their_names_and_says_which_run_it_is(
     overflow = {"loss_scale": 1024.0, "overflow": True}
     evaluation = {"step": 2, "val_loss": 2.0, "val_accuracy": 0.25}
     nonfinite = step_line(3, None) | {"nonfinite": True}
-    write(opened(["tensorboard"], tmp_path), step_line(1, 2.5), step_line(2, 2.25) | overflow, evaluation, nonfinite)
+    assert not write(["tensorboard"], tmp_path, step_line(1, 2.5), step_line(2, 2.25) | overflow, evaluation, nonfinite)
     shown = scalars(tmp_path)
     assert math.isnan(shown["loss"].pop(3))
     assert shown == {
@@ -74,8 +69,8 @@ def test_tensorboard_has_the_metrics_under_their_names_and_says_which_run_it_is(
 
 
 def test_steps_that_a_resumed_run_takes_again_replace_the_earlier_ones(tmp_path: Path) -> None:
-    write(opened(["tensorboard"], tmp_path), *(step_line(step, 1.0) for step in range(1, 11)))
-    write(opened(["tensorboard"], tmp_path, from_step=6), *(step_line(step, 0.5) for step in range(7, 9)))
+    write(["tensorboard"], tmp_path, *(step_line(step, 1.0) for step in range(1, 11)))
+    write(["tensorboard"], tmp_path, *(step_line(step, 0.5) for step in range(7, 9)), from_step=6)
     assert scalars(tmp_path)["loss"] == dict.fromkeys(range(1, 7), 1.0) | dict.fromkeys(range(7, 9), 0.5)
 
 
@@ -83,27 +78,23 @@ def test_a_logger_that_fails_is_dropped_with_one_warning_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tensorboard").write_text("a file")
-    messages = list[str]()
-    write(opened(["tensorboard"], tmp_path, messages=messages), step_line(1, 1.0))
-    assert [text.partition(": ")[0] for text in messages] == ["tensorboard"]
-    assert "stopped writing" in messages[0]
-    steps, messages = list[int](), list[str]()
+    (message,) = write(["tensorboard"], tmp_path, step_line(1, 1.0))
+    assert message.startswith("tensorboard: stopped writing")
+    steps = list[int]()
 
     def fail(scalars: dict[str, float], step: int) -> None:
         raise OSError("no space left")
 
     monkeypatch.setitem(METRIC_LOGGERS, "wandb", lambda *_: (fail, lambda: None))
     monkeypatch.setitem(METRIC_LOGGERS, "tensorboard", lambda *_: (lambda _, step: steps.append(step), lambda: None))
-    write(opened(["wandb", "tensorboard"], tmp_path, messages=messages), step_line(1, 1.0), step_line(2, 1.0))
+    messages = write(["wandb", "tensorboard"], tmp_path, step_line(1, 1.0), step_line(2, 1.0))
     assert messages == ["wandb: stopped writing: no space left"]
     assert steps == [1, 2]
 
 
 def test_a_missing_package_is_named_with_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ettsweep.extras.is_installed", lambda module: False)
-    messages = list[str]()
-    opened(["wandb"], tmp_path, messages=messages)
-    assert messages[0].endswith("log: [wandb] needs wandb, which is not installed: pip install wandb")
+    assert write(["wandb"], tmp_path)[0].endswith("log: [wandb] needs wandb, which is not installed: pip install wandb")
 
 
 WANDB = """

@@ -1,11 +1,7 @@
 """How much memory a step takes, what is recomputed to save some, and what is said where it does not suffice."""
 
-import itertools
-import math
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,16 +14,11 @@ from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.models.registry import parameter_count
 from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.training import memory
-from ettsweep.trainer.training.distributed import ProcessGroup
 from ettsweep.trainer.training.memory import TrialStep, activation_bytes, even_micro_batch, fitting_micro_batch
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
-from ettsweep.trainer.training.trainer import Trainer
 
 WIDE = {"width": 128, "depth": 4, "heads": 2, "patch_size": 1, "image_size": 8, "channels": 1, "classes": 10}
 """Some 2 MiB of activations a sample, so that they count beside Python and torch."""
-
-
-# --- activations ----------------------------------------------------------------------------------------------------
 
 
 def test_recomputed_activations_change_no_bit(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
@@ -38,19 +29,9 @@ def test_recomputed_activations_change_no_bit(train: Train, make_spec: MakeSpec,
     assert numbers(run) == numbers(train(spec))
 
 
-# --- micro-batches --------------------------------------------------------------------------------------------------
-
-
 def test_a_batch_is_cut_into_parts_of_one_size_or_into_as_few_and_as_alike_as_fit() -> None:
     cases = ((8, 8), (8, 99), (9, 8), (100, 33), (7, 1), (5, 0), (4096, 1400), (100, 39), (97, 50))
     assert [even_micro_batch(samples, at_most) for samples, at_most in cases] == [8, 8, 5, 25, 1, 1, 1024, 25, 49]
-    for samples, at_most in itertools.product(range(1, 40), range(1, 40)):
-        size = even_micro_batch(samples, at_most)
-        assert size <= at_most
-        ceil_result = math.ceil(samples / at_most)
-        assert math.ceil(samples / size) == ceil_result or (
-            samples % size == 0 and samples / size < 2 * ceil_result + 1
-        )
 
 
 def test_on_the_cpu_micro_batches_follow_from_the_model_alone(
@@ -137,7 +118,7 @@ def test_the_runs_of_an_ensemble_fit_into_half_of_the_memory(
 
 
 def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(
-    train: Train, make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = make_spec(batch_size=32)
     calm = attempt_with(spec, tmp_path / "calm", RuntimeSettings(micro_batch=8))
@@ -150,6 +131,7 @@ def test_a_run_halves_its_micro_batches_before_its_first_step_and_keeps_to_that(
     assert set(full.sizes) == {8}, "nothing is tried again"
     assert len(full.sizes) == 4 * 14
     assert halved.attempt(2).resumed_from() == (1, 10)
+    assert "warning" not in halved.attempt(2).log_text()
     assert numbers(halved) == numbers(calm)
 
 
@@ -157,27 +139,6 @@ def attempt_with(spec: RunSpec, folder: Path, settings: RuntimeSettings, stop_af
     run = RunDir.create(folder, spec)
     train_once(run, settings, never if stop_after is None else stop_at(stop_after))
     return run
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_the_micro_batches_that_it_began_with_and_else_says_so(
-    make_spec: MakeSpec, tmp_path: Path
-) -> None:
-    spec = make_spec(batch_size=33)
-    calm = attempt_with(spec, tmp_path / "calm", RuntimeSettings(micro_batch=5))
-    kept = attempt_with(spec, tmp_path / "kept", RuntimeSettings(micro_batch=5), stop_after=10)
-    changed = RunDir(Path(shutil.copytree(kept.path, tmp_path / "changed" / "runs" / kept.id)))
-    attempt_with(spec, tmp_path / "kept", RuntimeSettings())
-    assert numbers(kept) == numbers(calm)
-    assert kept.attempt(2).execution() == kept.attempt(1).execution()
-    assert "warning" not in kept.attempt(2).log_text()
-    attempt_with(spec, tmp_path / "changed", RuntimeSettings(micro_batch=7, activation_checkpointing=True))
-    log = changed.attempt(2).log_text()
-    assert "warning: micro_batch was 5, is 7: metrics may differ in the last bits from those of an uninterrupted" in log
-    assert "warning: activation_checkpointing was False, is True" in log
-    losses = [[line["loss"] for line in run.history() if "loss" in line] for run in (changed, calm)]
-    assert losses[0][:10] == losses[1][:10]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_micro_batches_that_a_user_wants_and_that_do_not_fit_fail_with_words_that_help(
@@ -191,29 +152,6 @@ def test_micro_batches_that_a_user_wants_and_that_do_not_fit_fail_with_words_tha
         "`ettsweep doctor FILE --fit` finds the largest that fits"
     )
     assert "Traceback" not in failed.attempt(1).log_text()
-
-
-# --- the largest that fits ------------------------------------------------------------------------------------------
-
-
-def test_one_process_alone_tries_the_part_that_it_would_have_of_a_sharded_model(
-    make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `doctor --fit` does, whose process never meets others."""
-    collected = []
-
-    def trainer(spec: RunSpec, model: torch.nn.Module, *more: Any) -> Trainer:
-        collected.append(sum(parameter.to_local().numel() for parameter in model.parameters()))
-        return Trainer(spec, model, *more)
-
-    monkeypatch.setattr(memory, "Trainer", trainer)
-    spec = make_spec(model=WIDE)
-    for world in (2, 4):
-        step = memory.largest_step(spec, CPU, ProcessGroup(world_size=world), recompute=False, sharded=True)
-        assert step is not None
-        assert step.size <= spec.batch_size // world
-        assert collected.pop() == pytest.approx(parameter_count(spec.model) / world, rel=0.02)
-    assert not torch.distributed.is_initialized()
 
 
 def test_memory_is_what_a_machine_has_left_and_a_worker_that_shares_a_gpu_has_its_part(

@@ -8,53 +8,27 @@ import numpy as np
 import pytest
 import torch
 from support.commandline import ettsweep, write_grid
-from support.made_runs import REL, MakeSpec, Train, Trained, curve, numbers
+from support.made_runs import CPU, MakeSpec
 from torch import Tensor, nn
 
 from ettsweep.runs.spec import RunSpec, StrategySpec
-from ettsweep.shipped_files import shipped
-from ettsweep.strategies.factors import spectral_factor
 from ettsweep.strategies.optimizers import AdamWSpec, MuonSpec
-from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.trainer.models.build import build_model, initialise
 from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.parameter_scales import parameter_factors, scale_table
-from ettsweep.trainer.models.registry import model_spec
-from ettsweep.trainer.specs import ScheduleSpec
 from ettsweep.trainer.training.optimizer import build_optimizer, set_lr
+from ettsweep.trainer.training.trainer import initial_network
 
 ETAS = [0.02, 0.05, 0.04]
 WD, RATIO = 2.0, 0.25
 MATRICES = {"qkv": 3, "q": 1, "kv": 2, "u": 1, "w": 1, "x": 1}
 """How many matrices each parameter of a block fuses."""
 
-DECODERS = {
-    "plain": GptSpec(width=16, depth=2, heads=4, vocabulary=20, tokens=8),
-    "today's": GptSpec(
-        width=16,
-        depth=2,
-        heads=4,
-        vocabulary=20,
-        tokens=8,
-        kv_heads=2,
-        head="untied",
-        norm="rms",
-        positions="rotary",
-        mlp="swiglu",
-    ),
-}
-
-GPT_TINY = model_spec("gpt-tiny")
-assert isinstance(GPT_TINY, GptSpec)
-TODAYS = GPT_TINY.model_copy(update={"kv_heads": 2, "norm": "rms", "positions": "rotary", "mlp": "swiglu"})
+DECODER = GptSpec(
+    **{"width": 16, "depth": 2, "heads": 4, "vocabulary": 20, "tokens": 8, "kv_heads": 2},
+    **{"head": "untied", "norm": "rms", "positions": "rotary", "mlp": "swiglu"},
+)
 
 MUON: dict[str, Any] = {"kind": "muon", "adamw_lr_ratio": RATIO, "beta2": 0.99, "momentum": 0.9}
-
-
-def built(spec: RunSpec) -> nn.Module:
-    model = build_model(spec.model, spec.strategy)
-    initialise(model, spec.model, spec.strategy, spec.seed)
-    return model
 
 
 def gradients(model: nn.Module, step: int) -> dict[str, Tensor]:
@@ -74,19 +48,15 @@ def fused(spec: RunSpec, name: str) -> int:
 
 @pytest.mark.parametrize(
     ("model", "strategy", "adjustment"),
-    [
-        (None, None, "original"),
-        (DECODERS["plain"], 1.0, "spectral_unclamped"),
-        (DECODERS["today's"], 1.0, "spectral_unclamped"),
-    ],
-    ids=["a Vision Transformer", *DECODERS],
+    [(None, None, "original"), (DECODER, 1.0, "spectral_unclamped")],
+    ids=["a Vision Transformer", "a decoder of today"],
 )
 def test_steps_are_those_of_torch_with_each_matrix_as_a_parameter(
     make_spec: MakeSpec, strategy: float | None, adjustment: str, model: GptSpec | None
 ) -> None:
     spec = make_spec(optimizer=MUON, strategy={"s": strategy}, wd=WD)
     spec = spec.model_copy(update={"model": model or spec.model})
-    mine, theirs = built(spec), built(spec)
+    mine, theirs = initial_network(spec, CPU), initial_network(spec, CPU)
     optimizer = build_optimizer(mine, spec)
     parts = {
         name: [nn.Parameter(part.clone()) for part in p.detach().chunk(fused(spec, name))]
@@ -135,8 +105,8 @@ def newton_schulz(singular_values: np.ndarray, steps: int) -> np.ndarray:
 
 def test_singular_values_of_a_step_are_those_of_newton_schulz_times_factor_and_lr(make_spec: MakeSpec) -> None:
     spec = make_spec(optimizer=MUON | {"ns_steps": 3}, strategy={"s": 1.0}, wd=0.0)
-    spec = spec.model_copy(update={"model": DECODERS["today's"]})
-    model = built(spec)
+    spec = spec.model_copy(update={"model": DECODER})
+    model = initial_network(spec, CPU)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = build_optimizer(model, spec)
     set_lr(optimizer, 0.5)
@@ -171,62 +141,14 @@ def test_factors_depend_on_ratios_of_widths_alone(make_spec: MakeSpec) -> None:
         assert {standard[g] for g in ("patch", "pe", "head", "head_bias")} == {RATIO}
         assert mup["head"] == pytest.approx(RATIO / (width * math.sqrt(10)))
         assert (mup["pe"], mup["patch"]) == (RATIO, RATIO / 16)
-    (_, modern), factors_of = DECODERS.values(), {}
-    for s in (None, 1.0):
-        rows = scale_table(modern, StrategySpec(s=s), MuonSpec(), lr=None)
-        factors_of[s] = [row["lr_factor"] for row in rows if row["group"] in {*"qkvuwx"}]
-    assert factors_of[None] == [1, 1, 1, 1, 2, 1]
-    assert factors_of[1.0] == pytest.approx([1, math.sqrt(0.5), math.sqrt(0.5), 1, 2, 0.5])  # half the keys, M = 4
-    assert spectral_factor(3, 12, 1.0) == 0.5
-    assert spectral_factor(3, 12, None) == 1.0
+    rows = scale_table(DECODER, StrategySpec(s=1.0), MuonSpec(), lr=None)
+    factors_of = [row["lr_factor"] for row in rows if row["group"] in {*"qkvuwx"}]
+    assert factors_of == pytest.approx([1, math.sqrt(0.5), math.sqrt(0.5), 1, 2, 0.5])  # half the keys, M = 4
 
 
-def test_mlp_factor_makes_no_other_run(make_spec: MakeSpec) -> None:
-    """M is in the shapes."""
-    ids = {make_spec(optimizer=MUON, strategy={"s": 1.0, "mlp_factor": m}).run_id for m in ("ignore", "include")}
-    assert len(ids) == 1
-    assert len({make_spec(strategy={"s": 1.0, "mlp_factor": m}).run_id for m in ("ignore", "include")}) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [GPT_TINY, TODAYS], ids=["plain", "today's"])
-def test_two_processes_train_and_resume_gpt_tiny_sharded_as_one_does(
-    train: Train, trained: Trained, model: GptSpec
-) -> None:
-    grid = load_sweep_spec(shipped("grids") / "gpt-tiny.yaml", overrides=["optimizer=muon"], strategies=["standard"])
-    schedule = ScheduleSpec(total_steps=6, warmup_steps=2, decay="linear", eval_every=3)
-    spec = grid.bound().specs()[0].model_copy(update={"schedule": schedule, "model": model})
-    spec = spec.model_copy(update={"task": spec.task.model_copy(update={"val_blocks": 64})})
-    method, same = {"world": 2, "sharded": True}, {"folder": "same"}
-    stop = {"rank": 1, "after": 4, "how": "stop"}
-    (two, _, resumed), ends = trained((spec, method), (spec, method | same | stop), (spec, method | same))
-    assert {end for trial in ends for end in trial} == {"ended"}
-    one = train(spec)
-    assert curve(one)[-1] < curve(one)[0] - 0.05
-    # Newton and Schulz iterate in bf16, so that other last bits of a gradient are other bits of a step.
-    for key in ("loss", "grad_norm", "val_loss", "val_bits_per_byte"):
-        assert curve(two, key) == pytest.approx(curve(one, key), rel=100 * REL), key
-    assert resumed.attempt(2).resumed_from() == (1, 4)
-    assert numbers(resumed) == numbers(two)
-
-
-CENTRE = {"standard": {"lr": 0.02, "wd": 0.1}}
-
-# --- bad input --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--strategy", "ntk"], "strategy ntk: muon supports standard and mup only; neural-tangent factors make up for the size"),
-        (["--strategy", "s=0.25"], "strategy s=0.25: muon supports standard and mup only"),
-        (["--set", "optimizer.ns_steps=0"], "optimizer.ns_steps: input should be greater than or equal to 1, got 0"),
-        (["--set", "optimizer.adamw_lr_ratio=0"], "optimizer.adamw_lr_ratio: input should be greater than 0, got 0"),
-    ],
-)  # fmt: skip
-def test_what_muon_has_not_is_refused(tmp_path: Path, options: list[str], expected: str) -> None:
-    write_grid(tmp_path / "g.yaml", strategies=["standard", "mup"], centre_muon=CENTRE)
-    muon = ["--set", "optimizer=muon"]
-    assert "runs would be submitted" in ettsweep("grid", "g.yaml", *muon, "--dry-run", cwd=tmp_path).stderr
-    refused = ettsweep("grid", "g.yaml", *muon, *options, "--dry-run", cwd=tmp_path, code=2)
-    assert expected in refused.stderr
+def test_neural_tangent_strategies_are_refused(tmp_path: Path) -> None:
+    write_grid(tmp_path / "g.yaml", strategies=["standard", "mup"], centre_muon={"standard": {"lr": 0.02, "wd": 0.1}})
+    muon = ["grid", "g.yaml", "--set", "optimizer=muon", "--dry-run"]
+    assert "runs would be submitted" in ettsweep(*muon, cwd=tmp_path).stderr
+    refused = ettsweep(*muon, "--strategy", "s=0.25", cwd=tmp_path, code=2)
+    assert "strategy s=0.25: muon supports standard and mup only; neural-tangent factors make up" in refused.stderr

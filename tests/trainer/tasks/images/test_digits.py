@@ -74,17 +74,6 @@ def test_all_images_come_in_the_order_that_seed_and_epoch_say() -> None:
     assert len(set(images.values())) == 797
     for seed, number in ((0, 0), (3, 0), (3, 2)):
         assert epoch_images(digits(seed=seed), number) == [images[k] for k in permutation(seed, number)[: 24 * 32]]
-    for ours, theirs in zip(epoch(digits(samples=797)), epoch(digits()), strict=True):
-        assert torch.equal(ours.inputs[0], theirs.inputs[0])
-
-
-def test_batches_depend_on_seed_and_step_only() -> None:
-    undisturbed = list(itertools.islice(digits().batches(1), 60))
-    assert digits().steps_per_epoch == 24
-    for first in (2, 24, 25, 49, 59):
-        torch.manual_seed(first)
-        for batch, expected in zip(digits().batches(first), undisturbed[first - 1 :], strict=False):
-            assert equal(joined([batch]), joined([expected]))
 
 
 def test_every_run_trains_on_the_same_samples_and_on_no_other() -> None:
@@ -106,28 +95,21 @@ def test_every_run_trains_on_the_same_samples_and_on_no_other() -> None:
 def test_an_epoch_is_as_long_as_its_samples_of_which_there_must_be_enough() -> None:
     assert digits(32, samples=70).steps_per_epoch == steps_per_epoch(DigitsTask(samples=70), 32) == 2
     assert steps_per_epoch(DigitsTask(samples=797), 32) == steps_per_epoch(DigitsTask(), 32) == 24
-    for samples, message in (
-        (798, "task.samples: 798 is more than the 797 training images"),
-        (31, "batch_size: 32 is more than the 31 training images"),
-    ):
-        with pytest.raises(InputError, match=f"^{message}$"):
-            check_compatible(DigitsTask(samples=samples), VIT, 32)
-    with pytest.raises(
-        InputError, match=r"^task\.samples: 798 were requested, only 797 training samples are available"
-    ):
-        digits(samples=798)
+    with pytest.raises(InputError, match=r"^task\.samples: 798 is more than the 797 training images$"):
+        check_compatible(DigitsTask(samples=798), VIT, 32)
+    with pytest.raises(InputError, match=r"^batch_size: 32 is more than the 31 training images$"):
+        check_compatible(DigitsTask(samples=31), VIT, 32)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_loss_and_sums_are_cross_entropies(smoothing: float) -> None:
+def test_loss_and_sums_are_cross_entropies() -> None:
     rng = np.random.default_rng(0)
     logits, labels = rng.standard_normal((5, 10)), np.array([3, 0, 9, 9, 1])
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     picked = log_p[np.arange(5), labels]
     batch = Batch((torch.zeros(5, 1, 8, 8),), torch.from_numpy(labels))
-    task = digits(label_smoothing=smoothing)
+    task = digits(label_smoothing=0.1)
     loss = task.loss(torch.from_numpy(logits).float(), batch)
-    assert float(loss) == pytest.approx(-((1 - smoothing) * picked + smoothing * log_p.mean(axis=1)).mean(), rel=1e-6)
+    assert float(loss) == pytest.approx(-(0.9 * picked + 0.1 * log_p.mean(axis=1)).mean(), rel=1e-6)
     sums = task.measure(torch.from_numpy(logits).float(), batch)
     assert sums.dtype == torch.float64
     right = int((logits.argmax(axis=1) == labels).sum())

@@ -1,17 +1,20 @@
-"""Blocks of sentences beside those of a plain loop."""
+"""Blocks of sentences beside those of a plain loop, windows of consecutive tokens beside the stream of all documents."""
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from ettsweep.errors import InputError
-from ettsweep.trainer.tasks.text.blocks import TextBlocks, Texts, block_starts
+from ettsweep.token_ids import START
+from ettsweep.trainer.tasks.text.blocks import TextBlocks, Texts, TokenWindows
 
 
-def texts_of(documents: list[list[int]]) -> Texts:
-    """Return documents, given as lengths of sentences; ids are positions."""
+def texts_of(documents: Sequence[Sequence[int]], first: int = 0) -> Texts:
+    """Return documents, given as lengths of sentences; ids count up."""
     lengths = [sum(document) for document in documents]
     return Texts(
-        np.arange(sum(lengths), dtype=np.uint32),
+        np.arange(first, first + sum(lengths), dtype=np.uint32),
         np.cumsum([0, *lengths], dtype=np.int32),
         np.array([end for document in documents for end in np.cumsum(document)], np.uint32),
         np.cumsum([0, *map(len, documents)], dtype=np.int32),
@@ -37,7 +40,7 @@ def plain_blocks(documents: list[list[int]], block: int) -> list[list[int]]:
     return blocks
 
 
-@pytest.mark.parametrize("block", [1, 2, 5, 8, 31, 512])
+@pytest.mark.parametrize("block", [1, 5, 31])
 def test_blocks_hold_as_many_whole_sentences_of_a_document_as_fit(block: int) -> None:
     rng = np.random.default_rng(block)
     documents, parts = list[list[int]](), list[Texts]()
@@ -55,13 +58,23 @@ def test_blocks_hold_as_many_whole_sentences_of_a_document_as_fit(block: int) ->
             blocks.block(beyond)
 
 
-def test_a_long_sentence_is_cut_and_its_rest_goes_on_with_the_next() -> None:
-    assert block_starts(texts_of([[3, 12, 4, 3], [2]]), 5).tolist() == [0, 3, 8, 13, 15, 19, 22]
-    assert block_starts(texts_of([[3, 12, 3, 4], [2]]), 5).tolist() == [0, 3, 8, 13, 18, 22]
-    assert block_starts(texts_of([[10, 1]]), 5).tolist() == [0, 5, 10]
-    assert block_starts(texts_of([]), 5).tolist() == []
+def stream(*parts: Texts) -> list[int]:
+    """Return the stream of all documents, made token by token."""
+    values = list[int]()
+    for texts in parts:
+        for begin, end in pairwise(texts.token_offsets):
+            values += [START, *texts.tokens[begin:end].tolist()]
+    return values
 
 
-def test_blocks_of_no_tokens_are_refused() -> None:
-    with pytest.raises(InputError, match="blocks of 0 tokens"):
-        TextBlocks([], 0)
+@pytest.mark.parametrize("tokens", [3, 60])
+def test_windows_follow_each_other_through_all_documents_of_all_parts(tokens: int) -> None:
+    documents = [((3, 2), (1,), (4, 4, 1)), ((1,),), ((2,),), ((30,), (1,))]
+    parts = [texts_of(part, first=100 * k) for k, part in enumerate(documents, start=1)]
+    windows, values = TokenWindows(parts, tokens), stream(*parts)
+    expected = [values[k : k + tokens + 1] for k in range(0, len(values) - tokens, tokens)]
+    assert [windows.window(k).tolist() for k in range(len(windows))] == expected
+    for beyond in (-1, len(windows)):
+        with pytest.raises(IndexError):
+            windows.window(beyond)
+    assert len(TokenWindows([], 4)) == 0

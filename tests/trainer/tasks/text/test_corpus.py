@@ -12,7 +12,7 @@ import pytest
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.errors import CorruptError, DataMissingError, EttsweepError
-from ettsweep.trainer.tasks.text.corpus import corpus_from_texts, open_corpus, verify
+from ettsweep.trainer.tasks.text.corpus import corpus_from_texts, open_corpus
 from ettsweep.trainer.tasks.text.corpus_manifest import read_manifest
 from ettsweep.trainer.tasks.text.inputs import CorpusRequest
 from ettsweep.trainer.tasks.text.preparation import tokenise
@@ -46,21 +46,16 @@ def test_a_corpus_on_disk_is_that_in_memory_and_what_datasets_reads(made: Path, 
     for side in ("train", "val"):
         counts = getattr(manifest, side)
         lengths = [len(tokenizer.encode([each])[0]) for text in texts[side] for each in split_sentences(text)]
-        for block_tokens in (64, 512):
-            blocks, same = (corpus.blocks(side, block_tokens) for corpus in (disk, memory))  # type: ignore[arg-type]
-            tokens = [blocks.block(k).tokens_T.tolist() for k in range(len(blocks))]
-            assert tokens == [same.block(k).tokens_T.tolist() for k in range(len(same))]
-            assert tokenizer.decode([token for block in tokens for token in block]) == "".join(texts[side])
-            pieces = [int(n) for k in range(len(blocks)) for n in blocks.block(k).lengths_S]
-            assert set(np.cumsum(lengths).tolist()) <= set(np.cumsum(pieces).tolist()), "no sentence end is lost"
-            assert len(pieces) == len(lengths) + sum(-(-n // block_tokens) - 1 for n in lengths if n > block_tokens)
+        blocks, same = (corpus.blocks(side, 512) for corpus in (disk, memory))  # type: ignore[arg-type]
+        tokens = [blocks.block(k).tokens_T.tolist() for k in range(len(blocks))]
+        assert tokens == [same.block(k).tokens_T.tolist() for k in range(len(same))]
+        assert tokenizer.decode([token for block in tokens for token in block]) == "".join(texts[side])
+        pieces = [int(n) for k in range(len(blocks)) for n in blocks.block(k).lengths_S]
+        assert set(np.cumsum(lengths).tolist()) <= set(np.cumsum(pieces).tolist()), "no sentence end is lost"
         assert (counts.documents, counts.tokens, counts.blocks) == (len(texts[side]), sum(lengths), len(blocks))
         assert counts.tokens + counts.documents == len(disk.windows(side, 1)) + 1  # type: ignore[arg-type]
         assert counts.text_bytes == sum(len(text.encode()) for text in texts[side])
         assert (counts.sentences, counts.long_sentences) == (len(lengths), sum(n > 512 for n in lengths))
-
-
-# --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -83,23 +78,15 @@ def edit(folder: Path, key: str, value: object) -> None:
     [
         (lambda f: arrow(f).write_bytes(b"x"), CorruptError, ".arrow: has 1 bytes, "),
         (lambda f: arrow(f).write_bytes(bytes(arrow(f).stat().st_size)), CorruptError, ".arrow: cannot be read ("),
-        (lambda f: arrow(f).unlink(), CorruptError, ".arrow: cannot be read (No such file or directory); run the same"),
         (
             lambda f: (f / "tokenizer.json").write_text(train_bpe(TOPICS[30:50], 300).to_json()),
             CorruptError,
             "tokenizer.json: is not the tokenizer of this text (it has 300",
         ),
-        (lambda f: (f / "manifest.json").write_text("{"), CorruptError, "manifest.json: not valid JSON"),
-        (lambda f: edit(f, "version", 9), CorruptError, "has version 9, this ettsweep reads version 2"),
         (
             lambda f: edit(f, "shards", [{"side": "train", "name": "../../etc/passwd", "size": 1}]),
             CorruptError,
             "manifest.json: shards",
-        ),
-        (
-            lambda f: ((f / "manifest.json").unlink(), (f / ".ettsweep-cache").mkdir()),
-            DataMissingError,
-            "tokenisation is not finished: run the same",
         ),
         (lambda f: (f / "manifest.json").unlink(), DataMissingError, "is not tokenised text: it has no manifest.json"),
         (shutil.rmtree, DataMissingError, "does not exist; `ettsweep data text --input FILES --out DIR` creates one"),
@@ -113,14 +100,3 @@ def test_a_corpus_that_was_changed_is_refused(
     with pytest.raises(kind, match=re.escape(message)) as caught:
         open_corpus(folder)
     assert str(folder) in str(caught.value)
-
-
-def test_a_token_that_was_changed_is_found(folder: Path) -> None:
-    manifest, read = read_manifest(folder), list[int]()
-    verify(folder, manifest, read.append)
-    assert 0.9 < sum(read) / sum(shard.size for shard in manifest.shards) < 1.1
-    data = bytearray(arrow(folder).read_bytes())
-    data[len(data) // 2] ^= 1
-    arrow(folder).write_bytes(data)
-    with pytest.raises(CorruptError, match=f"{manifest.digest}: was changed after tokenisation; run the same"):
-        verify(folder, manifest)

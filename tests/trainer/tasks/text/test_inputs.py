@@ -14,7 +14,6 @@ import pytest
 from support.texts import TOPICS
 
 from ettsweep.errors import DataMissingError, EttsweepError, FailedError, InputError
-from ettsweep.trainer.tasks.text import inputs as finding
 from ettsweep.trainer.tasks.text.corpus_manifest import DocumentUnit
 from ettsweep.trainer.tasks.text.inputs import CorpusRequest, documents_of, fault, find_portions, load
 
@@ -82,9 +81,8 @@ def test_data_sets_on_disk_are_read_in_place(folder: Path) -> None:
     assert read(folder / "part[1]", out=out) == [TEXTS[2]], "its name is no pattern"
     assert read(folder / "two", f"{folder}/two:other", out=out) == TEXTS[:5]
     assert sorted(folder.rglob("*")) == before
-    for text, message in (("two:test", "cannot be opened as a data set ("), ("one:test", "has no splits; use ")):
-        with pytest.raises(EttsweepError, match=re.escape(message)):
-            read(f"{folder}/{text}", out=out)
+    with pytest.raises(EttsweepError, match="has no splits; use "):
+        read(f"{folder}/one:test", out=out)
     with pytest.raises(InputError, match=r"one/data-.*: field 'n' is not text but int64"):
         read(folder / "one", out=out, text_field="n")
 
@@ -95,14 +93,11 @@ def test_a_data_set_of_the_hub_is_asked_for_by_name(folder: Path, monkeypatch: p
     monkeypatch.chdir(folder)  # `datasets` takes a folder of this name for the data set
     (folder / "owner" / "books").mkdir(parents=True)
     for split in ("train", "validation"):
-        (folder / "owner" / "books" / f"{split}.jsonl").write_text(
-            "".join(f'{{"text": "{split} {k}"}}\n' for k in range(3))
-        )
+        (folder / "owner" / "books" / f"{split}.jsonl").write_text(line(f"{split} 0") + line(f"{split} 1"))
     out = folder.parent
-    assert read("hfds/owner/books", out=out) == ["train 0", "train 1", "train 2"]
-    assert read("hfds/owner/books:validation", out=out) == [f"validation {k}" for k in range(3)]
+    assert read("hfds/owner/books", out=out) == ["train 0", "train 1"]
+    assert read("hfds/owner/books:validation", out=out) == ["validation 0", "validation 1"]
     for name, message in (
-        ("owner/books:test", "cannot be opened as a data set ("),
         ("gone/set", "cannot be opened as a data set ("),
         ("../owner/books", "expected hfds/OWNER/NAME"),
     ):
@@ -120,22 +115,6 @@ def test_inputs_are_files_folders_and_patterns_each_file_once(folder: Path) -> N
     assert read(f"{folder}/*.txt", pattern, out=folder) == ["a.txt", "b.txt", "sub/d.txt", "sub/e[1]*.txt"]
 
 
-def test_small_files_are_loaded_together_and_large_ones_in_units(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "UNIT_BYTES", 100)
-    for name, size in (("a.txt", 40), ("b.txt", 80), ("c.txt", 5), ("d.jsonl", 5), ("e.jsonl", 450), ("f.txt.gz", 30)):
-        (folder / name).write_bytes(b"x" * size)
-    portions = find_portions(CorpusRequest((str(folder),), folder))
-    found = [("".join(Path(path).name[0] for path in portion.paths), portion.units) for portion in portions]
-    assert found == [("ab", 2), ("c", 1), ("de", 5), ("f", 2)]
-    keys = [portion.key for portion in portions]
-    (folder / "c.txt").write_bytes(b"y" * 6)
-    changed = [portion.key for portion in find_portions(CorpusRequest((str(folder),), folder))]
-    assert [old == new for old, new in zip(keys, changed, strict=True)] == [True, False, True, True]
-
-
-# --- what is wrong ----------------------------------------------------------------------------------------------------
-
-
 def line(text: object) -> str:
     return json.dumps({"text": text}) + "\n"
 
@@ -150,11 +129,8 @@ pq.write_table(pa.table({"text": [1, 2]}), PARQUET)
         ("a.md", b"x", InputError, "--input {path}: unsupported format; supported are .txt, .jsonl"),
         ("a.txt", b"fine\n\nno \xff good", FailedError, "{path}: not UTF-8;"),
         ("a.jsonl", (line("x") * 4 + "{broken\n").encode(), FailedError, "{path}: not valid JSON (Expecting property"),
-        ("a.jsonl", b'[{"text": "x"}]', FailedError, "{path}: one JSON object a line is expected, got list"),
         ("a.jsonl", b'{"id": "1", "body": "y"}\n', InputError, "{path}: no field 'text', it has id, body; --text-field id?"),
-        ("a.jsonl", (line("x") * 2 + line(3)).encode(), InputError, "{path}: field 'text' is not text but int in "),
         ("a.txt.gz", gzip.compress(b"words " * 1000, mtime=0)[:-10], FailedError, "{path}: cannot be read as text (EOF"),
-        ("a.csv", b"id,body\n1,x\n", FailedError, "{path}: cannot be read as csv (ValueError: Usecols do not match"),
         ("a.parquet", b"PAR1 no", FailedError, "{path}: cannot be read as parquet (ArrowInvalid: "),
         ("a.parquet", PARQUET.getvalue().to_pybytes(), InputError, "{path}: field 'text' is not text but int64"),
     ],
@@ -178,12 +154,6 @@ def test_a_damaged_file_is_named(
 def test_what_is_not_there_is_named(folder: Path) -> None:
     (folder / "pictures").mkdir()
     (folder / "pictures" / "a.png").write_bytes(b"")
-    (folder / "gone.txt").symlink_to(folder / "nowhere")
-    for name, message in [
-        ("nothing.txt", "no such file; supported are .txt"),
-        ("*.jsonl", "no such file"),
-        ("gone.txt", "no such file"),
-        ("pictures", "no text in this folder"),
-    ]:
+    for name, message in (("*.jsonl", "no such file; supported are .txt"), ("pictures", "no text in this folder")):
         with pytest.raises(DataMissingError, match=re.escape(f"--input {folder}/{name}: {message}")):
             read(folder / name, out=folder)

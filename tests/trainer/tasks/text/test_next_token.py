@@ -1,8 +1,6 @@
-"""Windows of consecutive tokens beside the documents that they are made of, and the objective that reads them."""
+"""The objective of a decoder: its batches, its loss in nats and bits, and the texts that it reads."""
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,13 +8,12 @@ import torch
 from support.texts import TOPICS, small_tokenizer
 
 from ettsweep.errors import DataMissingError, InputError
-from ettsweep.schema import digest, identity, validate
+from ettsweep.schema import validate
 from ettsweep.seeding import derive_seed
-from ettsweep.token_ids import FIRST_BPE, START
+from ettsweep.token_ids import FIRST_BPE
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.tasks.registry import task_kind, task_spec
 from ettsweep.trainer.tasks.task import Batch, BatchShare
-from ettsweep.trainer.tasks.text.blocks import Texts, TokenWindows
 from ettsweep.trainer.tasks.text.corpus import corpus_from_texts
 from ettsweep.trainer.tasks.text.next_token import NextToken
 from ettsweep.trainer.tasks.text.pydoc import documents, pydoc_corpus
@@ -27,51 +24,12 @@ MODEL = model_spec("gpt-tiny").model_copy(update={"vocabulary": 512, "tokens": 1
 TEXT = NextTokenTask(text="pydoc")
 
 
-def texts_of(*documents: Sequence[int], first: int = 100) -> Texts:
-    """Return documents, each of sentences of so many tokens; ids count up."""
-    lengths, ends = [sum(document) for document in documents], [np.cumsum(document) for document in documents]
-    return Texts(
-        np.arange(first, first + sum(lengths), dtype=np.uint16),
-        np.cumsum([0, *lengths], dtype=np.int32),
-        np.concatenate(ends).astype(np.uint32),
-        np.cumsum([0, *map(len, ends)], dtype=np.int32),
-    )
-
-
-def stream(*parts: Texts) -> list[int]:
-    """Return the stream of all documents, made token by token."""
-    values = list[int]()
-    for texts in parts:
-        for begin, end in pairwise(texts.token_offsets):
-            values += [START, *texts.tokens[begin:end].tolist()]
-    return values
-
-
-# --- windows ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tokens", [1, 3, 12, 60])
-def test_windows_follow_each_other_through_all_documents_of_all_parts(tokens: int) -> None:
-    first, *others = [((3, 2), (1,), (4, 4, 1)), ((1,),), ((2,),), ((30,), (1,))]
-    parts = [texts_of(*first), *(texts_of(*part, first=100 * k) for k, part in enumerate(others, start=2))]
-    windows, values = TokenWindows(parts, tokens), stream(*parts)
-    expected = [values[k : k + tokens + 1] for k in range(0, len(values) - tokens, tokens)]
-    assert [windows.window(k).tolist() for k in range(len(windows))] == expected
-    for beyond in (-1, len(windows)):
-        with pytest.raises(IndexError):
-            windows.window(beyond)
-    assert len(TokenWindows([], 4)) == 0
-
-
 def test_bytes_of_tokens_are_those_of_the_text() -> None:
     tokenizer = small_tokenizer()
     text = TOPICS[0] + " naïve – 日本 \x00"
     tokens, _ = tokenizer.encode([text])
     assert token_bytes(tokenizer)[tokens].sum() == len(text.encode())
     assert not token_bytes(tokenizer)[:FIRST_BPE].any()
-
-
-# --- the objective ----------------------------------------------------------------------------------------------------
 
 
 def task(seed: int = 0, share: BatchShare = BatchShare(16), **changes: object) -> NextToken:  # noqa: B008
@@ -93,7 +51,6 @@ def test_windows_come_in_the_order_of_seed_and_epoch_each_token_predicted_from_t
         assert torch.equal(previous_BT[:, 1:], target_BT[:, :-1])
         assert batch.targets is target_BT
         assert batch.share == 1
-        assert [(x.dtype, x.is_contiguous()) for x in batch.inputs] == [(torch.int64, True)] * 2
 
 
 def test_loss_is_in_nats_and_in_bits_a_token_and_a_byte() -> None:
@@ -127,9 +84,6 @@ def test_text_that_is_too_short_is_refused() -> None:
         NextToken(TEXT, model, corpus, 0, torch.device("cpu"), BatchShare(2))
 
 
-# --- data times objective ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fields", "kind", "data"),
     [
@@ -145,24 +99,6 @@ def test_each_objective_reads_each_text(fields: dict[str, str], kind: str, data:
     assert (made.kind, task_kind(made).data_kind(made)) == (kind, data)
 
 
-def test_denoising_has_the_ids_that_it_had_before_it_was_called_so() -> None:
-    """Those of its fields on the day before, by the digest that makes ids."""
-    fields = {"mask_ratio": 0.3, "span_mean": 3.0, "permute_sentences": True, "val_blocks": 5000, "corpus": None}
-    for text, kind in (("pydoc", "pydoc"), ("tokens", "text")):
-        made = DenoisingTask.model_validate({"kind": "denoise", "text": text})
-        assert digest(identity(made)) == digest({"kind": kind, **fields})
-        assert made == DenoisingTask.model_validate({"kind": kind})
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        ("denoise", "wiki", "text: pydoc or tokens is expected, got 'wiki'"),
-        ("next_token", "wiki", "text: input should be 'pydoc' or 'tokens', got 'wiki'"),
-        ("denoise", ["wiki"], "text: pydoc or tokens is expected, got ['wiki']"),
-    ],
-)
-def test_an_unknown_text_is_refused(kind: str, text: object, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        validate(task_kind(task_spec(kind)).spec, {"kind": kind, "text": text}, "grid.yaml")
-    assert message in str(error.value)
+def test_an_unknown_text_is_refused() -> None:
+    with pytest.raises(InputError, match="text: pydoc or tokens is expected, got 'wiki'"):
+        validate(DenoisingTask, {"kind": "denoise", "text": "wiki"}, "grid.yaml")

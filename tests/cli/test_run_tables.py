@@ -3,6 +3,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from support.claims import claimed
+
 from ettsweep.cli.run_tables import best_score, describe_run, run_sort_key, state_note, status_row
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
@@ -94,8 +96,7 @@ def test_the_best_score_reaches_back_over_attempts(results: Path, spec: RunSpec)
     first = start(results, spec)
     evaluate(first, 4, 0.4)
     first.append(first.metrics_path, [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.1}])  # after the checkpoint
-    second = RunDir(first.run).claim({}, after=1)
-    assert second is not None
+    second = claimed(RunDir(first.run))
     second.record_resume(1, 4)
     evaluate_from_5 = [{"step": 5, "loss": 1.0}, {"step": 5, "val_loss": 0.6}]
     second.append(second.metrics_path, evaluate_from_5)
@@ -106,12 +107,10 @@ def test_runs_are_ordered_by_model_strategy_point_and_seed(results: Path, make_s
     expected = [
         make_spec(model={"width": 16}, lr=9.0, seed=9),
         make_spec(strategy={"s": None}, lr=4.0),
-        make_spec(lr=0.5, wd=0.5, seed=1),
         make_spec(lr=2.0, wd=0.0, seed=7),
         make_spec(lr=2.0, wd=0.25, seed=3),
         make_spec(lr=2.0, wd=0.25, seed=11),
         make_spec(lr=10.0, wd=0.0),
-        make_spec(strategy={"s": 1.0}, lr=0.25),
     ]
     for spec in expected:
         RunDir.create(results, spec)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import Call, at_a_terminal, finish, keep, typed, write_grid
-from support.recorded_folder import write_recorded
+from support.claims import claimed, finished
+from support.commandline import GRID, Call, at_a_terminal, keep, typed, write_grid
 
 from ettsweep.console import COLOURS
 from ettsweep.runs.folder import RunDir
@@ -34,42 +34,25 @@ TABLES = {
 OF_A_FOLDER = ("status", "verify-optimum", "sweeps", "report", "show", "doctor", "grid")
 
 
-@pytest.fixture(scope="module", params=["recorded", "long names"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of several sweeps and strategies; in one of the two, all names are long."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of two sweeps of other models with long names under three strategies; some runs failed."""
     folder = tmp_path_factory.mktemp("tables")
-    if request.param == "recorded":
-        write_recorded(folder)
-    else:
-        write_long_names(folder, folder / "results")
+    for width, name in ((8, "image-classifier-of-monday-with-long-warmup"), (16, "the-same-of-tuesday")):
+        model = GRID["model"] | {"width": width, "depth": 12}
+        grid = write_grid(folder / f"{name}.yaml", model=model, strategies=["standard", "ntk", "s=0.25"], seeds=[0, 1])
+        keep(folder / "results", sweep_spec := load_sweep_spec(grid))
+        for number, spec in enumerate(sweep_spec.specs()):
+            run = RunDir.create(folder / "results", spec)
+            if number % 5:
+                finished(run, score=1.23456 + abs(spec.lr - 0.25) + 0.01 * number)
+            else:
+                reason = f"RuntimeError: CUDA out of memory in layer {number}, which needs 3.21 GiB"
+                claimed(run).record_failure("error", reason)
     (folder / "a.csv").write_text("seed,loss\n0,3.12345\n1,3.2\n2,3.0\n")
     (folder / "b.csv").write_text("seed,loss\n0,3.2\n1,3.3\n2,3.4\n")
     write_grid(folder / "another.yaml", strategies=["standard", "ntk", "hybrid"], lr={"range": [-1, 1], "step": 0.5})
     return folder
-
-
-def write_long_names(folder: Path, results: Path) -> None:
-    """Write two sweeps of other models under three strategies; some of their runs failed."""
-    for width, name in ((8, "image-classifier-of-monday-with-long-warmup"), (16, "the-same-of-tuesday")):
-        model = {
-            "width": width,
-            "depth": 12,
-            "heads": 2,
-            "patch_size": 4,
-            "image_size": 8,
-            "channels": 1,
-            "classes": 10,
-        }
-        grid = write_grid(folder / f"{name}.yaml", model=model, strategies=["standard", "ntk", "s=0.25"], seeds=[0, 1])
-        sweep_spec = load_sweep_spec(grid)
-        keep(results, sweep_spec)
-        for number, spec in enumerate(sweep_spec.specs()):
-            if number % 5:
-                finish(results, spec, score=1.23456 + abs(spec.lr - 0.25) + 0.01 * number)
-            elif attempt := RunDir.create(results, spec).claim({}, after=0):
-                attempt.record_failure(
-                    "error", f"RuntimeError: CUDA out of memory in layer {number}, which needs 3.21 GiB"
-                )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +105,6 @@ def rounded(value: float) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["long names"], indirect=True)
 def test_a_terminal_of_80_columns_and_a_pipe_show_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     _, seen = at_a_terminal("status", "--results", "results", columns=WIDTH)

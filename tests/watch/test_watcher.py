@@ -53,16 +53,6 @@ def test_those_that_train_come_first_then_those_that_need_a_person(results: Path
     assert states == [State.RUNNING, State.FAILED, State.MISSING]
 
 
-def test_finished_runs_are_read_once(results: Path) -> None:
-    (study,) = ask(results)
-    finish_all(results, study)
-    watch = watcher(results)
-    assert status(watch).finished == {State.DONE: 18}
-    for path in runs_dir(results).glob("*/result.json"):
-        path.write_text("{")
-    assert status(watch).finished == {State.DONE: 18}
-
-
 def test_a_view_without_news_equals_the_one_before(results: Path) -> None:
     (study,) = ask(results)
     claim(results, at(study, 0, 0)).record_failure("error", "RuntimeError: out of luck")
@@ -107,9 +97,8 @@ def test_what_cannot_be_read_is_told_and_all_else_is_shown(results: Path) -> Non
     (study,) = ask(results)
     finish_all(results, study)
     broken = runs_dir(results) / at(study, 0, 0).run_id
-    (broken / "spec.json").write_text("{\x1b[2J")
+    (broken / "spec.json").write_text("{")
     (runs_dir(results) / "0123456789ab").write_text("a file")
-    (runs_dir(results) / "notes").mkdir()
     (sweeps_dir(results) / "odd.yaml").write_text("{")
     view = judged(watcher(results))
     folder, sweep = view.problems
@@ -117,19 +106,6 @@ def test_what_cannot_be_read_is_told_and_all_else_is_shown(results: Path) -> Non
     assert "(and 1 more folder)" in folder
     assert sweep.startswith("sweep odd is left out: ")
     assert family(view).counts[State.DONE] == 17
-
-
-def test_a_long_first_look_says_how_far_it_is(results: Path) -> None:
-    studies = ask(results, seeds=list(range(12)))
-    for steps in MIDDLE:
-        for seed in range(12):
-            RunDir.create(results, at(studies[0], *steps, seed))
-    watch = watcher(results)
-    assert [view.progress for view in watch.poll() if not view.status] == [
-        "reading runs: 0 of 108",
-        "reading runs: 100 of 108",
-    ]
-    assert all(view.status for view in watch.poll()), "the next ones are fast"
 
 
 # --- the lattice --------------------------------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """`ettsweep watch` in a real terminal, and where there is none."""
 
 import contextlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -77,8 +75,3 @@ def test_in_a_pipe_it_prints_lines_and_ends(results: Path, call: Call) -> None:
     finish_all(results, study)
     result = call("watch", "--results", results)
     assert result.err == f"{results}: 18/18 runs finished (18 done)\n"
-
-
-def test_the_library_of_the_screen_is_loaded_for_the_screen_alone() -> None:
-    code = "import sys; from ettsweep.cli import run_commands; from ettsweep.launch import progress; print('textual' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

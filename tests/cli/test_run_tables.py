@@ -5,7 +5,7 @@ from typing import Any
 
 from support.claims import claimed
 
-from ettsweep.cli.run_tables import best_score, describe_run, run_sort_key, state_note, status_row
+from ettsweep.cli.run_tables import best_score, run_sort_key, state_note, status_row
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
@@ -27,22 +27,6 @@ def evaluate(attempt: Attempt, steps: int, *losses: float | None) -> None:
     lines: list[dict[str, Any]] = [{"step": step, "loss": 2.0} for step in range(1, steps + 1)]
     lines += [{"step": steps, "val_loss": loss, "val_accuracy": 0.5} for loss in losses]
     attempt.append(attempt.metrics_path, lines)
-
-
-def test_reading_never_writes(results: Path, make_spec: MakeSpec) -> None:
-    RunDir(start(results, make_spec(seed=0)).run).finish({"status": "done", "score": 0.5}, [])
-    evaluate(start(results, make_spec(seed=1)), 2, 0.7)
-
-    def tree() -> list[tuple[str, int, int]]:
-        paths = sorted(results.rglob("*"))
-        return [(str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in paths]
-
-    before = tree()
-    run_index = load_run_index(results)
-    for run in run_index.runs.values():
-        status_row(run, StudiesByFamily(()))
-        describe_run(run_index, run.id, StudiesByFamily(()))
-    assert tree() == before
 
 
 def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunSpec) -> None:

@@ -132,7 +132,7 @@ def long_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text that takes some seconds, in many files."""
     folder = tmp_path_factory.mktemp("long")
     for k in range(12):
-        rows = paragraphs(500_000, 1000 * k).split("\n\n")
+        rows = paragraphs(300_000, 1000 * k).split("\n\n")
         pq.write_table(pa.table({"text": rows}), folder / f"{k}.parquet")  # a table is a part of its own
     return folder
 

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -70,7 +69,6 @@ def test_no_later_question_changes_a_verdict(call: Call, results: Path, request_
     assert page.count("Sweeps disagree: edge at (2^-2, 2^-3) in both, optimal at (2^-2, 2^-3) in held; ") == 2
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path, request_sweep: Ask) -> None:
     specs = request_sweep("w8", score=None)
     for spec, code in zip(specs, ("aaaa", "bbbb", "aaaa"), strict=True):
@@ -88,8 +86,6 @@ def test_runs_of_other_versions_are_named_in_a_verdict(call: Call, results: Path
     )
     (verdict,) = verdicts(call, results).values()
     assert {"version": "ettsweep 0.9, code bbbb", "runs": [specs[1].run_id]} in verdict["versions"]
-    call("report", "--results", results)
-    assert f"{specs[1].run_id} by ettsweep 0.9, code bbbb" in (results / "report" / "report.html").read_text()
 
 
 # --- names, extending, refusing -------------------------------------------------------------------------------------
@@ -114,17 +110,13 @@ def test_a_grid_makes_the_sweep_of_its_file_or_of_the_name_that_is_given(
 
 
 def test_sweeps_are_listed_with_what_people_ask_of_them(call: Call, results: Path, request_sweep: Ask) -> None:
-    specs = request_sweep("w8")
+    request_sweep("w8")
     request_sweep("wide", score=None, strategies=["standard", "mup"], recipe=OTHER)
-    w8, wide = call("sweeps", "--results", results, "--format", "json").json
-    assert (w8["sweep"], w8["families"], w8["runs"]) == ("w8", 1, "3 done")
-    assert (w8["device h"], w8["verdicts"]) == (
-        round(len(specs) * 0.01, 4),
-        "standard optimal by the paper's comparison of means",
-    )
     os.utime(results / "sweeps" / "w8.yaml", (10**10, 10**10))
-    (changed, _) = call("sweeps", "--results", results, "--format", "json").json
-    assert changed["last change"] == "2286-11-20 17:46 UTC"
+    w8, wide = call("sweeps", "--results", results, "--format", "json").json
+    assert (w8["sweep"], w8["families"], w8["runs"], w8["device h"]) == ("w8", 1, "3 done", 0.03)
+    assert w8["last change"] == "2286-11-20 17:46 UTC"
+    assert w8["verdicts"] == "standard optimal by the paper's comparison of means"
     assert (wide["families"], wide["runs"], wide["device h"]) == (2, "6 missing", 0)
     assert wide["verdicts"] == "standard incomplete, mup incomplete"
 
@@ -136,18 +128,12 @@ def test_a_damaged_sweep_is_named_and_others_go_on(call: Call, results: Path, re
     path.write_text(path.read_text().replace("seeds:", "sedes:"))
     result = call("verify-optimum", "--dry-run", "--results", results)
     assert f"sweep bad is left out: {path}: asked.sedes: unknown key" in result.err
-    path.write_text("- asked: [")
-    for command in ("verify-optimum --dry-run", "sweeps"):
-        assert f"sweep bad is left out: {path}: " in call(*command.split(), "--results", results).err
     for command in ("verify-optimum --sweep bad", "grid bad.yaml"):
         result = call(*command.split(), "--results", results, code=1)
         assert str(path) in result.err
         assert "repair the file" in result.err
     (results / "sweeps" / "w8.yaml").unlink()
     assert "no sweep can be read" in call("verify-optimum", "--results", results, code=1).err
-    result = call("sweeps", "--results", results, code=1)
-    assert "cannot read 1 sweep" in result.err
-    assert "starts one" not in result.err
 
 
 # --- deleted --------------------------------------------------------------------------------------------------------
@@ -157,10 +143,6 @@ def test_a_deleted_sweep_leaves_its_runs_to_those_that_need_them(call: Call, res
     specs = request_sweep("w8")
     request_sweep("centre", score=None, lr="fixed")
     before = verdicts(call, results, "--sweep", "centre")
-    assert (
-        "no answer; pass --yes to skip this question"
-        in call("sweeps", "delete", "w8", "--results", results, code=2).err
-    )
     call("sweeps", "delete", "w8", "--results", results, code=1, stdin="n\n")
     assert load_sweep_store(results).sweeps.keys() == {"w8", "centre"}
     result = call("sweeps", "delete", "w8", "--results", results, stdin="y\n")
@@ -168,15 +150,12 @@ def test_a_deleted_sweep_leaves_its_runs_to_those_that_need_them(call: Call, res
     assert [path.name for path in (results / "sweeps").iterdir()] == ["centre.yaml"]
     assert [sweep for sweep, _ in states(call, results).values()].count("-") == 2
     assert verdicts(call, results, "--sweep", "centre") == before
-    assert "unknown sweep 'w8'" in call("sweeps", "delete", "w8", "--yes", "--results", results, code=2).err
 
     options = "clean", "--unused-runs", "--results", results
     assert call(*options, "--dry-run", "--format", "csv").out.count("run of no sweep") == 2
     assert "--yes" in call(*options, code=2).err
     call(*options, "--yes")
     assert states(call, results).keys() == {spec.run_id for spec in specs if spec.lr == 0.25}
-    request_sweep("w8")  # its name is free, and what is left of it is used
-    assert verdicts(call, results, "--sweep", "w8")["w8"]["verdict"] == "optimal"
 
 
 def test_runs_of_damaged_sweeps_and_of_workers_are_not_unused(call: Call, results: Path, request_sweep: Ask) -> None:
@@ -212,12 +191,8 @@ def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path,
 
 
 @pytest.mark.parametrize("folder", ["sweeps", "runs"])
-def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(
-    call: Call, results: Path, request_sweep: Ask, folder: str
-) -> None:
-    request_sweep("w8", falling)
-    shutil.rmtree(results / folder)
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(call: Call, results: Path, folder: str) -> None:
+    results.mkdir()
     (results / folder).write_text("")
-    for command in ("status", "watch"):
-        result = call(command, "--results", results, code=1)
-        assert result.err == f"ettsweep: {results / folder}: cannot be read: Not a directory\n"
+    result = call("status", "--results", results, code=1)
+    assert result.err == f"ettsweep: {results / folder}: cannot be read: Not a directory\n"

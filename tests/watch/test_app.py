@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from support.commandline import PATIENCE_S
 from support.made_sweep import finish
-from support.watched import ask, at, claim, finish_all, look, watcher
+from support.watched import ask, at, claim, finish_all, watcher
 from textual.app import App
 from textual.pilot import Pilot
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.study import Study
 from ettsweep.watch.app import WatchScreen
-from ettsweep.watch.view import View
 
 SMALL, LARGE = (80, 24), (200, 60)
 
@@ -142,41 +141,5 @@ def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small:
         await pilot.press("down", "c")
         await until(pilot, lambda: any(" is failed: nothing to cancel" in each.message for each in app._notifications))
         assert len(app.screen_stack) == 1
-
-    show(results, act)
-
-
-def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WatchScreen, "_poll", lambda self: None)
-    ask(results)
-
-    async def run() -> None:
-        app = WatchScreen(results, watcher(results))
-        async with app.run_test(size=SMALL, notifications=True) as pilot:
-            await pilot.pause()
-            assert "reading ..." in seen(app).splitlines()[0]
-            assert not re.search(r"\d/\d|left|judged", seen(app))
-            app.call_later(app._show, View(progress="reading runs: 100 of 10,000"))
-            await pilot.pause()
-            assert "reading runs: 100 of 10,000" in seen(app).splitlines()[0]
-            app.call_later(app._show, look(watcher(results)))
-            await pilot.pause()
-            assert "not judged yet" in seen(app)
-            for key in ("l", "c", "tab", "enter"):  # there is no run
-                await pilot.press(key)
-            await pilot.pause()
-            assert "no run is selected" in seen(app)
-
-    asyncio.run(run())
-
-
-@pytest.mark.usefixtures("small")
-def test_a_folder_that_vanishes_is_said_and_what_was_seen_stays(results: Path, tmp_path: Path) -> None:
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        results.rename(tmp_path / "elsewhere")
-        await until(pilot, lambda: "No such file or directory" in seen(app))
-        assert "18/18" in seen(app)
-        (tmp_path / "elsewhere").rename(results)
-        await until(pilot, lambda: "No such file or directory" not in seen(app))
 
     show(results, act)

@@ -47,7 +47,7 @@ def test_what_cannot_run_is_refused_and_nothing_is_written(
     options: str, message: str, call: Call, tmp_path: Path
 ) -> None:
     assert message in " ".join(call("init", *options.split(), code=2).err.split())
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.yaml"))
 
 
 def test_a_file_that_is_there_is_overwritten_with_force_alone(call: Call, tmp_path: Path) -> None:
@@ -75,13 +75,12 @@ REST = "--weight-decay .1 --seed 0 --out runs/a"
 PLACED = "--weight-decay {wd} --seed {seed} --out {out}"
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """Return a folder with scripts, of which these tests train none."""
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path) -> None:
+    """Have a folder with scripts, of which these tests train none."""
     for name in ("train.py", "train.sh", "pkg/__init__.py", "pkg/main.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    return tmp_path
 
 
 def written(call: Call, command: str, *options: object) -> tuple[dict[str, Any], str]:
@@ -103,7 +102,6 @@ def written(call: Call, command: str, *options: object) -> tuple[dict[str, Any],
          f"python train.py --lr {{lr}} --min-lr 1e-5 --save 100 --name 'a run; of mine' --model '{{{{\"width\": 8}}}}' {PLACED}", (3e-4, 0.1)),
     ],
 )  # fmt: skip
-@pytest.mark.usefixtures("project")
 def test_numbers_and_the_folder_become_placeholders(
     command: str, expected: str, centre: tuple[object, object], call: Call, tmp_path: Path
 ) -> None:
@@ -121,17 +119,12 @@ def test_numbers_and_the_folder_become_placeholders(
     assert "fill in each TODO of mine.yaml, then `ettsweep try mine.yaml` checks" in err
 
 
-@pytest.mark.usefixtures("project")
 def test_variables_before_the_command_are_its_environment(call: Call, tmp_path: Path) -> None:
     content, _ = written(call, f"OMP_NUM_THREADS=1 CONFIG='{{\"a\": 1}}' python train.py --lr 3e-4 {REST}")
     assert content["run"]["command"].startswith("python train.py")
     assert content["run"]["env"] == {"OMP_NUM_THREADS": "1", "CONFIG": '{{"a": 1}}'}
-    (tmp_path / "grids").mkdir()
-    call("init", "--command", f"python train.py --lr 3e-4 {REST}", "--out", "grids/mine.yaml")
-    assert read_yaml(tmp_path / "grids" / "mine.yaml")["run"]["workdir"] == ".."
 
 
-@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -163,7 +156,6 @@ WANDB = {
 LOG_UNIFORM = {"lr": {"distribution": "log_uniform", "min": -11.513, "max": -2.3026}}
 
 
-@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -185,7 +177,6 @@ def test_a_sweep_file_is_the_command_that_it_starts(
     assert load_sweep_spec(tmp_path / "mine.yaml").seeds == (0, 1, 2)
 
 
-@pytest.mark.usefixtures("project")
 def test_further_parameters_of_a_sweep_file_are_variants(call: Call, tmp_path: Path) -> None:
     further = {"batch-size": {"values": [8, 16]}, "opt": {"values": ["adamw", "muon"]}}
     data = WANDB | {"parameters": WANDB["parameters"] | further}
@@ -196,33 +187,22 @@ def test_further_parameters_of_a_sweep_file_are_variants(call: Call, tmp_path: P
     assert len(load_sweep_spec(tmp_path / "mine.yaml").studies()) == 4
 
 
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"parameters": None}, "sweep.yaml: not a sweep file of Weights & Biases, with program and parameters"),
-
-        ({"parameters": {"lr": {"value": 0.1}, "batch": {"min": 8, "max": 16}}}, "batch has a range; list its values"),
-    ],
-)  # fmt: skip
-def test_a_sweep_file_that_no_command_can_say_is_refused(
-    change: dict[str, Any], message: str, call: Call, tmp_path: Path
-) -> None:
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(WANDB | change, sort_keys=False))
-    assert message in call("init", "--command", "sweep.yaml", "--out", "mine.yaml", code=2).err
+def test_a_sweep_file_that_no_command_can_say_is_refused(call: Call, tmp_path: Path) -> None:
+    data = WANDB | {"parameters": {"lr": {"value": 0.1}, "batch": {"min": 8, "max": 16}}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+    refused = call("init", "--command", "sweep.yaml", "--out", "mine.yaml", code=2).err
+    assert "batch has a range; list its values" in refused
     assert not (tmp_path / "mine.yaml").exists()
 
 
 # --- what is refused, and the whole way -------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("command", "message"),
     [
         ("python train.py --epochs 3", "has no number of lr, such as `--lr 3e-4`"),
         ("python train.py --lr 3e-4 > log", "> (a redirection) needs a shell"),
-        ("python train.py --lr 0", "lr: a positive number is expected, got 0"),
         ("python train.py a.lr=1 b.lr=2", "a.lr=1 and b.lr=2 would all be {lr}; keep one in the command"),
         ("python nowhere.py --lr 1 --seed 0", "there is no file nowhere.py"),
     ],
@@ -239,10 +219,8 @@ def test_what_cannot_be_swept_is_refused_and_nothing_is_written(
     [
         ("python train.py", "parser.add_argument('-l', '--lr', type=float, default=0.003)\np.add_argument('--lr-decay')", "`--lr 0.003`"),
         ("python -m pkg.main", "@click.option('--base-lr', 'rate', default=None)\ndef main(): ...", "`--base-lr`"),
-
     ],
 )  # fmt: skip
-@pytest.mark.usefixtures("project")
 def test_a_command_without_lr_is_answered_with_the_options_of_its_program(
     start: str, source: str, options: str, call: Call, tmp_path: Path
 ) -> None:
@@ -252,7 +230,6 @@ def test_a_command_without_lr_is_answered_with_the_options_of_its_program(
     assert f"has no number of lr; add one of the program's options {options}\n" in err
 
 
-@pytest.mark.usefixtures("project")
 def test_the_metric_is_found_in_what_the_command_left(call: Call, tmp_path: Path) -> None:
     """A run by hand has written metrics into its folder: nothing is left to fill in."""
     (tmp_path / "runs" / "hand").mkdir(parents=True)

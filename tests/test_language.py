@@ -108,18 +108,6 @@ def paper_recipe(spec: RunSpec, stop_step: int | None) -> None:
 # --- the text is part of the run --------------------------------------------------------------------------------------
 
 
-def test_other_text_makes_other_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    write_text(tmp_path / "text")
-    write_text(tmp_path / "other", slice(4, 28))
-    tokenise(tmp_path)
-    tokenise(tmp_path, "other", "tokens-2")
-    ids = set()
-    for folder in ("tokens", "tokens-2", "tokens"):
-        monkeypatch.setenv("ETTSWEEP_TEXT", str(tmp_path / folder))
-        ids.add(load_sweep_spec(GRIDS / "bart-large.yaml").bound().specs()[0].run_id)
-    assert len(ids) == 2
-
-
 def test_text_that_no_run_could_train_on_is_refused_before_anything_is_submitted(tmp_path: Path, results: Path) -> None:
     write_text(tmp_path / "text")
     tokenise(tmp_path)

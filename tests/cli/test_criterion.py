@@ -50,16 +50,6 @@ def test_what_verify_optimum_is_told_is_kept_in_the_sweeps_that_it_is_about(
     assert "from now on" not in call(*verify, "-s", "a", "--margin", "5%", code=1).err
 
 
-def test_sweeps_show_a_criterion_that_is_not_the_default(call: Call, results: Path, request_sweep: Ask) -> None:
-    request_sweep("a", criterion={"margin": "2%", "confidence": 0.95})
-    request_sweep("b", criterion={})
-    assert "criterion" not in call("sweeps", "--results", results).out
-    call("verify-optimum", "-s", "b", "--confidence", ".9", "--rule", "paper", "--results", results)
-    assert "rule paper, confidence 0.9" in call("sweeps", "--results", results).out
-    rows = call("sweeps", "--results", results, "--format", "json").json
-    assert {row["sweep"]: row["criterion"] for row in rows} == {"a": "", "b": "rule paper, confidence 0.9"}
-
-
 def test_an_option_that_is_no_criterion_is_refused(call: Call, results: Path, request_sweep: Ask) -> None:
     request_sweep("w8", criterion={})
     for command, options, message in (

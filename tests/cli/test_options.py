@@ -1,13 +1,11 @@
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from support.commandline import GRID, Call, write_fake_grid, write_grid
 
-from ettsweep import cli
 from ettsweep.cli.options import RunOptions
 from ettsweep.errors import InputError
 from ettsweep.launch.profile import load_profile
@@ -46,41 +44,6 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
 
 
 # --- the home folder --------------------------------------------------------------------------------------------------
-
-PATHS = {"DIR", "FILE", "FILES", "PROFILE", "DATA", "SCORES", "A", "B"}
-"""Metavars of the options whose value is a path, or may be one."""
-
-
-def options() -> Iterator[tuple[str, str | None, Any]]:
-    """Yield each option and argument of each command, its metavar, and what becomes of its value `~/x`."""
-
-    def walk(command: Any, name: str) -> Iterator[tuple[str, str | None, Any]]:
-        context = command.make_context(name, [], resilient_parsing=True)
-        for option in command.params:
-            try:
-                value = option.process_value(context, ["~/x"] if option.multiple or option.nargs == -1 else "~/x")
-            except typer.BadParameter:  # a number, a choice
-                continue
-            values = list(value) if isinstance(value, list | tuple) else [value]
-            yield f"{name} {option.opts[0]}", option.metavar, *values
-        for child, subcommand in getattr(command, "commands", {}).items():
-            yield from walk(subcommand, f"{name} {child}")
-
-    yield from walk(typer.main.get_command(cli.make_app()), "ettsweep")
-
-
-def test_home_is_expanded_in_every_option_that_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "x").mkdir()  # commands that read a results folder refuse one that is not there
-    expanded = set()
-    for option, metavar, value in options():
-        if isinstance(value, Path) or metavar in PATHS:
-            assert str(value) == str(tmp_path / "x"), option
-            expanded.add(option.rpartition(" ")[2])
-    assert expanded == {
-        *("--results", "--launch", "--data", "--out", "--optuna", "--page", "--spec", "--input", "--tokenizer", "path"),
-        *("first", "second", "source", "grid"),
-    }
 
 
 def test_home_is_expanded_in_variables_grid_files_and_profiles(

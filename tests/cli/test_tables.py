@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from support.claims import claimed, finished
-from support.commandline import GRID, Call, at_a_terminal, keep, typed, write_grid
+from support.commandline import GRID, Call, keep, write_grid
 
-from ettsweep.console import COLOURS
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.grid_file import load_sweep_spec
 
@@ -97,14 +96,3 @@ def rounded(value: float) -> str:
     if 1000 <= abs(value) < 1e5 or (value == int(value) and abs(value) < 1e5) or isinstance(value, int):
         return str(round(value))
     return re.sub(r"e([+-])0*", lambda match: "e" + match[1].strip("+"), f"{value:.3g}")
-
-
-@pytest.mark.slow
-def test_a_terminal_of_80_columns_and_a_pipe_show_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    _, seen = at_a_terminal("status", "--results", "results", columns=WIDTH)
-    monkeypatch.delenv("COLUMNS")
-    piped = typed("status", "--results", "results").stdout
-    lines = [line.rstrip() for line in COLOURS.sub("", seen).splitlines()]
-    shown = piped.splitlines()
-    assert [line for line in lines if line in shown] == shown

@@ -51,15 +51,6 @@ def test_report_prints_the_spikes_of_the_candidates(call: Call, request_sweep: A
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_report_suggests_out_where_it_cannot_write(call: Call, request_sweep: Ask, results: Path) -> None:
-    request_sweep("w8")
-    (results / "report").touch()
-    refused = call("report", "--results", results, code=1).err
-    assert refused.startswith(f"ettsweep: {results / 'report'}: cannot be written (")
-    assert refused.endswith("; choose another folder with --out\n")
-
-
 # --- hints and names ------------------------------------------------------------------------------------------------
 
 

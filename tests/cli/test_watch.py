@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from support.commandline import ETTSWEEP, Call, at_a_terminal, wait_for
+from support.commandline import ETTSWEEP, Call, wait_for
 from support.watched import Terminal, ask, at, claim, finish_all
 
 from ettsweep.study.study import Study
@@ -58,16 +58,6 @@ def watching(results: Path) -> list[int]:
         with contextlib.suppress(OSError):
             collected += [int(path.parent.name)] * path.read_bytes().endswith(encode_result)
     return collected
-
-
-@pytest.mark.slow
-def test_a_terminal_that_has_no_screen_gets_no_screen(results: Path) -> None:
-    (study,) = ask(results)
-    finish_all(results, study)
-    code, observed = at_a_terminal("watch", "--results", results, term="dumb")
-    assert code == 0
-    assert "\x1b[?1049h" not in observed
-    assert "18/18 runs finished (18 done)" in observed
 
 
 def test_in_a_pipe_it_prints_lines_and_ends(results: Path, call: Call) -> None:

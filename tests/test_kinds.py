@@ -1,7 +1,6 @@
 """What another package brings is an entry of a table, and all commands know it; each entry's names stand for something."""
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import yaml
 from support.commandline import ettsweep, finish, keep, left_as_before
 from support.toy import ONES, TOY, ToySpec, ToyTask
 
-from ettsweep.errors import InputError
 from ettsweep.launch.local import LocalProfile
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
@@ -69,14 +67,3 @@ def test_a_sweep_of_an_architecture_and_a_task_from_outside(tmp_path: Path, resu
     scales = data("scales", "--model", "toy-4", "--strategy", "ntk")
     assert [(group["group"], group["shape"]) for group in scales["groups"]] == [("head", [2, 4])]
     assert (scales["parameters"], scales["output_rescale"]) == (8, None)
-
-
-def test_what_does_not_fit_or_is_not_known_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "toy.yaml"
-    for model, message in [
-        ("vit-digits", "model: task ones is for toys, got vit"),
-        ({"kind": "toi", "width": 4}, "model: unknown kind 'toi'; did you mean 'toy'"),
-    ]:
-        path.write_text(yaml.safe_dump(GRID | {"model": model}))
-        with pytest.raises(InputError, match=re.escape(message)):
-            load_sweep_spec(path)

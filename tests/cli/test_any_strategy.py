@@ -20,12 +20,6 @@ def test_one_strategy_has_one_name_however_it_is_spelt(call: Call) -> None:
     assert "s=<number from 0 to 1>" in unknown
 
 
-def test_the_map_goes_from_and_to_any_s(call: Call) -> None:
-    options = ("map", "--lr", 2.0, "--wd", 0.5, "--width", 256, "--format", "json")
-    data = call(*options, "--from", "s=.25", "--to", "s=0.75").json
-    assert data == pytest.approx({"lr": 2.0 * 256**-0.25, "wd": 0.5 * 256**0.25})
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_tables_and_a_report_have_several_s_apart_and_in_their_order(
     call: Call, request_sweep: Any, results: Path

@@ -68,11 +68,8 @@ def test_hints_are_such_as_help(folder: Path) -> None:
     assert 129 < mean < 256, "no length that is a power of two has room for it below 512"
     assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is padding" in fields
     assert "1 document without text was left out" in fields
-    assert (
-        "validation has 1 block of up to 512 tokens, too few for a precise val_loss: use a larger --val-fraction"
-        in fields
-    )
-    assert "too few for a precise" not in ettsweep(*values, "--val-fraction", 0.9, "--yes").stderr
+    few = "validation has 1 block of up to 512 tokens, too few for a precise val_loss: use a larger --val-fraction"
+    assert few in fields
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,9 @@ def test_a_status_row_says_what_the_run_is_and_how_far(results: Path, spec: RunS
     attempt.append(attempt.timings_path, [first, last])  # 4 s a run, once it has started
     row = status_row(load_run_index(results).runs[spec.run_id], StudiesByFamily(()))
     assert state_note(row) == f"on {socket.gethostname()}, about 3 s left"
-    assert row | {"state": "running", "progress": 0.25, "best_score": 0.8, "slot": "cpu-0", "left_s": 3.0} == row
-    assert row | {"lr": 1.0, "wd": 2.0**-6, "log2_lr": 0.0, "log2_wd": -6.0, "seed": 0, "strategy": "ntk"} == row
+    run = {"lr": 1.0, "wd": 2.0**-6, "log2_lr": 0.0, "log2_wd": -6.0, "seed": 0, "strategy": "ntk"}
+    status = {"state": "running", "progress": 0.25, "best_score": 0.8, "slot": "cpu-0", "left_s": 3.0}
+    assert (run | status).items() <= row.items()
 
 
 def test_progress_is_of_the_steps_that_were_trained(results: Path, spec: RunSpec) -> None:

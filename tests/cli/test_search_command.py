@@ -6,17 +6,14 @@ from typing import Any
 
 import pytest
 import yaml
-from support.claims import claimed
 from support.commandline import (
     Call,
     runs_in,
     write_fake_grid,
 )
 
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
-from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import load_sweep_store
 
 WIDE: dict[str, Any] = {
@@ -130,7 +127,7 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
     assert PROPOSED.findall(result.err) == [("surface", "(2^-2, 2^-1)")]
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
+# --- bad input, and what was asked before -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,7 +137,6 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
         ("w8.yaml --range lr=fixed", "nothing to search: lr and wd are both fixed"),
         ("w8.yaml --unverified", "--unverified needs --from STRATEGY or --from SWEEP"),
         ("w8.yaml --from standard", "--from standard: this is the strategy being searched"),
-        ("w8.yaml --from mup", "--from mup: strategy mup: it has no runs yet"),
         ("w8.yaml --from nobody", "unknown strategy or sweep 'nobody'"),
         ("--sweep w8 --range=lr=-1:1", "--sweep uses an existing sweep unchanged: leave out --range"),
     ],
@@ -149,9 +145,6 @@ def test_a_search_starts_from_the_best_point_of_a_cheaper_recipe_that_nobody_has
 def test_what_cannot_be_searched_is_refused(call: Call, results: Path, options: str, message: str) -> None:
     result = call("search", *options.split(), "--dry-run", "--results", results, code=2)
     assert message in result.err
-
-
-# --- what others have, and what was asked before ----------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("process", "_verified")
@@ -164,14 +157,3 @@ def test_a_command_with_a_start_goes_on_when_it_is_repeated(call: Call, results:
     assert "ignored --from standard: the search has already started" in result.err
     (study,) = (study for study in load_sweep_store(results).sweeps["w8"].studies if study.strategy == "ntk")
     assert study.start == Point.of(lr=5.0, wd=0.01)
-
-
-def test_what_another_sweep_is_training_is_neither_proposed_nor_waited_for(
-    call: Call, results: Path, tmp_path: Path
-) -> None:
-    write_fake_grid(tmp_path / "w8.yaml", **WIDE)
-    (centre,) = (spec for spec in load_sweep_spec(tmp_path / "w8.yaml").specs() if spec.lr == 0.0625)
-    claimed(RunDir.create(results, centre))
-    values = ("search", "w8.yaml", "--name", "mine", "--dry-run", "--results", results)
-    (selected,) = re.findall(r"mine standard: surface suggests (.*)", call(*values, code=None).err)
-    assert "(2^-4, 2^-2)" not in selected

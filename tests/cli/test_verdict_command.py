@@ -228,10 +228,6 @@ def test_each_value_of_further_columns_has_a_verdict_of_its_own(call: Call, tmp_
     assert [(each["strategy"], each["lr"], each["bs"]) for each in found] == [
         (f"N={width}", 2.0**-8, 64) for width in (1, 2)
     ]
-    page = tmp_path / "page.html"
-    call("verdict", path, "--axes", "lr,bs", "--by", "N", "--page", page, code=None)
-    figures = re.findall(r'data-figure="([^"]+)" data-kind="map"', page.read_text())
-    assert len(figures) == len(set(figures)) == 2
 
 
 def test_a_verdict_is_the_same_whatever_the_axes_are_called(call: Call, tmp_path: Path) -> None:

@@ -70,6 +70,12 @@ def test_runs_that_stand_still_are_listed_of_what_was_meant(call: Call, results:
     assert len(call(*message, "--format", "json").json) == 7
 
 
+def test_runs_of_the_sweep_that_a_command_leaves_out_are_counted(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep("a", lambda spec: None if spec.strategy.s == 0 else 1.0, strategies=["standard", "ntk"])
+    result = call("grid", "a.yaml", "--strategy", "standard", "--results", results)
+    assert "3 other runs of sweep a are missing: `ettsweep verify-optimum --sweep a" in result.err
+
+
 def test_a_range_in_values_is_answered_with_the_command_in_steps(call: Call, tmp_path: Path) -> None:
     write_grid(tmp_path / "w8.yaml")
     words = ["grid", "--range", "lr=1e-4:1e-2", "w8.yaml", "--seeds", "0", "--dry-run", "--range=wd=0.1:0.4"]

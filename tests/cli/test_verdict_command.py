@@ -211,7 +211,7 @@ def test_a_table_that_cannot_be_judged_is_told(
 # --- any axes -------------------------------------------------------------------------------------------------------
 
 LATTICES = [
-    (width, 2.0**i, 32 * 2**j, 3 - width / 100 + 0.1 * (i + 8 - 0.5 * j) ** 2 + 0.05 * (j - 1) ** 2)
+    (width, 2.0**i, 32 * 2**j, 3 - width / 100 + 0.1 * (i + 8.1 - 0.5 * j) ** 2 + 0.05 * (j - 1) ** 2)
     for width in (1, 2)
     for i in range(-10, -5)
     for j in range(4)
@@ -228,6 +228,10 @@ def test_each_value_of_further_columns_has_a_verdict_of_its_own(call: Call, tmp_
     assert [(each["strategy"], each["lr"], each["bs"]) for each in found] == [
         (f"N={width}", 2.0**-8, 64) for width in (1, 2)
     ]
+    by_means = ("--axes", "lr,bs", "--by", "N", "--rule", "paper")
+    call("verdict", path, *by_means, code=0)
+    one_at_an_edge = [row for row in LATTICES if row[0] == 1 or row[1] >= 2.0**-8]
+    call("verdict", table(tmp_path / "b.csv", one_at_an_edge, "N,lr,bs,loss"), *by_means, code=1)
 
 
 def test_a_verdict_is_the_same_whatever_the_axes_are_called(call: Call, tmp_path: Path) -> None:

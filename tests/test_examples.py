@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 DOCS = ROOT / "docs" / "own-code.md"
 
-LIGHT = ("config", "command", "function", "hydra")
-HEAVY = ("torchrun", "lightning", "transformers", "open_clip")
-"""Of these, some seconds of each run are the imports."""
+LIGHT = ("config", "command")
+HEAVY = ("function", "hydra", "torchrun", "lightning", "transformers", "open_clip")
+"""They import torch, which takes longer than their training."""
 
 pytestmark = pytest.mark.usefixtures("process")
 

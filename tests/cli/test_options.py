@@ -1,11 +1,14 @@
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from support.commandline import GRID, Call, write_fake_grid, write_grid
 
+from ettsweep import cli
 from ettsweep.cli.options import RunOptions
 from ettsweep.errors import InputError
 from ettsweep.launch.profile import load_profile
@@ -44,6 +47,28 @@ def test_a_selection_narrows_by_each_of_its_parts(results: Path, make_spec: Make
 
 
 # --- the home folder --------------------------------------------------------------------------------------------------
+
+
+def parsed(command: Any, name: str, text: str) -> Iterator[tuple[str, str | None, Any]]:
+    """Yield each option and argument of a command and of those below it, its metavar, and what becomes of a text."""
+    context = command.make_context(name, [], resilient_parsing=True)
+    for option in command.params:
+        several = option.multiple or option.nargs == -1
+        with contextlib.suppress(typer.BadParameter):  # a number, a choice
+            value = option.process_value(context, [text] if several else text)
+            yield f"{name} {option.opts[0]}", option.metavar, value[0] if several else value
+    for child, subcommand in getattr(command, "commands", {}).items():
+        yield from parsed(subcommand, f"{name} {child}", text)
+
+
+def test_home_is_expanded_in_every_option_that_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "x").mkdir()  # commands that read a results folder refuse one that is not there
+    paths = {"DIR", "FILE", "FILES", "PROFILE", "DATA", "SCORES", "A", "B"}  # metavars
+    options = parsed(typer.main.get_command(cli.make_app()), "ettsweep", "~/x")
+    expanded = {option: str(value) for option, metavar, value in options if metavar in paths or isinstance(value, Path)}
+    assert {"ettsweep grid --data", "ettsweep report --out", "ettsweep train --spec"} <= expanded.keys()
+    assert expanded == dict.fromkeys(expanded, str(tmp_path / "x"))
 
 
 def test_home_is_expanded_in_variables_grid_files_and_profiles(

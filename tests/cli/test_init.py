@@ -194,7 +194,7 @@ def test_a_sweep_file_that_no_command_can_say_is_refused(call: Call, tmp_path: P
     assert not (tmp_path / "mine.yaml").exists()
 
 
-# --- what is refused, and the whole way -------------------------------------------------------------------------------
+# --- what is refused, and what is found -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_cancelling_a_sweep_leaves_what_another_wants(call: Call, results: Path,
     assert {run for run, (_, state) in states_result.items() if state == "cancelled"} == states_result.keys() - shared
 
 
-# --- what is renamed or damaged meanwhile ---------------------------------------------------------------------------
+# --- what is damaged meanwhile ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("folder", ["sweeps", "runs"])

@@ -1,4 +1,4 @@
-"""The command search, as people use it: what it proposes, what outlives a kill, where it starts, what it refuses."""
+"""The command search, as people use it: what it proposes, where it starts, what it refuses."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables in a terminal of 80 columns, and in a pipe: no line is longer, and no number or word is broken."""
+"""Tables in a terminal of 80 columns: no line is longer, and no number or word is broken."""
 
 import json
 import re

@@ -1,5 +1,6 @@
-"""The pages say what is so: commands with their options, fields of JSON, words, variables, keys, output."""
+"""Pages and messages say what is so: commands with their options, fields of JSON, words, variables, keys, output."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ import pytest
 import typer
 from support.commandline import ettsweep
 from test_frozen import paths, recorded
+from test_prose import texts
 
 from ettsweep import cli
 from ettsweep.errors import EttsweepError
@@ -238,35 +240,32 @@ def commands(name: str) -> Iterator[list[str]]:
         yield words[1:]
 
 
+def wrong_words(words: list[str]) -> list[str]:
+    """Return what of a command does not exist: it, or its options."""
+    wrong, command = [], ROOT
+    options = {option for parameter in ROOT.params for option in parameter.opts} | {"--help", "-h"}
+    for word in words:
+        if word in getattr(command, "commands", {}):
+            command = command.commands[word]  # type: ignore[attr-defined]
+            options |= {o for parameter in command.params for o in (*parameter.opts, *parameter.secondary_opts)}
+        elif command is ROOT and not word.startswith("-") and re.fullmatch(r"[a-z][a-z-]+", word):
+            wrong.append(f"{' '.join(words)}: no command {word}")
+    stated = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    return wrong + [f"{' '.join(words)}: no option {each}" for each in stated if each not in options]
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_commands_on_pages_have_their_options(name: str) -> None:
-    wrong = []
-    for words in commands(name):
-        command = ROOT
-        options = {option for parameter in ROOT.params for option in parameter.opts}
-        for word in words:
-            if word in getattr(command, "commands", {}):
-                command = command.commands[word]  # type: ignore[attr-defined]
-                options |= {o for parameter in command.params for o in (*parameter.opts, *parameter.secondary_opts)}
-            elif command is ROOT and not word.startswith("-") and re.fullmatch(r"[a-z][a-z-]+", word):
-                wrong.append(f"{' '.join(words)}: no command {word}")
-        stated = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
-        wrong += [f"{' '.join(words)}: no option {each}" for each in stated if each not in options | {"--help", "-h"}]
-    assert wrong == []
+    assert [wrong for words in commands(name) for wrong in wrong_words(words)] == []
 
 
-def test_files_that_pages_name_are_there() -> None:
-    words = {
-        word
-        for row in section("CONTRIBUTING.md", "What to change where").rows
-        for cell in row
-        for word in code_words(cell)
-    }
-    named = {word for word in words if re.fullmatch(r"[a-z0-9_/]+\.(py|md|json)", word)}  # not those of a NAME
-    assert {path for path in named if not any((CHECKOUT / top / path).exists() for top in (".", "ettsweep"))} == set()
-    for path, address in re.findall(r"^- \[(.*?)\]\((.*?)\)", page("ettsweep/llms.txt"), re.MULTILINE):
-        assert (CHECKOUT / path).is_file(), path
-        assert address.endswith(f"/blob/main/{path}")
+def test_commands_that_messages_propose_have_their_options() -> None:
+    hole = "VALUE"  # what a message fills in
+    said = [text for path in PACKAGE.rglob("*.py") for text in texts(ast.parse(path.read_text()), hole)]
+    proposed = {command for text in said for command in re.findall(r"`ettsweep ([^`]+)`", text)}
+    assert {"grid --model vit-digits", f"init --model {hole}", "data text --input FILES --out DIR"} <= proposed
+    splits = [[word.removesuffix(hole) or hole for word in command.split()] for command in proposed]
+    assert [wrong for words in splits for wrong in wrong_words(words)] == []
 
 
 def test_keys_of_a_command_and_of_a_reader() -> None:

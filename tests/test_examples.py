@@ -20,14 +20,9 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 DOCS = ROOT / "docs" / "own-code.md"
 
-slow = pytest.mark.slow
-ALL = [
-    "shell",
-    *(
-        pytest.param(name, marks=slow)
-        for name in ("config", "command", "function", "hydra", "torchrun", "lightning", "transformers", "open_clip")
-    ),
-]
+LIGHT = ("config", "command")
+HEAVY = ("function", "hydra", "torchrun", "lightning", "transformers", "open_clip")
+"""They import torch, which takes longer than their training."""
 
 pytestmark = pytest.mark.usefixtures("process")
 
@@ -47,13 +42,14 @@ def copied(name: str, folder: Path) -> Path:
 
 
 def few(name: str, grid: Path) -> tuple[str, ...]:
-    """Return which of its runs are trained: all where they cost nothing, else two seeds of two points."""
+    """Return which of its runs are trained: all where they cost nothing, else two seeds, or one, of two points."""
     if name == "shell":
         return ()
-    return "--range", "lr=0:1", *(("--range", "wd=0:0") if "wd" in yaml.safe_load(grid.read_text()) else ())
+    fixed = ("--range", "wd=0:0") if "wd" in yaml.safe_load(grid.read_text()) else ()
+    return "--range", "lr=0:1", *fixed, *(("--seeds", "0,") if name in HEAVY else ())
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["shell", *(pytest.param(name, marks=pytest.mark.slow) for name in LIGHT + HEAVY)])
 def test_an_example_is_swept_to_a_verdict(tmp_path: Path, results: Path, name: str) -> None:
     grid = copied(name, tmp_path)
     devices = ("--launch-set", "devices_per_run=2", "--launch-set", "slots=2") if name == "torchrun" else ()
@@ -64,17 +60,16 @@ def test_an_example_is_swept_to_a_verdict(tmp_path: Path, results: Path, name: s
     assert all(result and result["status"] == "done" for result in finished)
     judged = ettsweep("verify-optimum", "--dry-run", "--format", "json", "--results", results, code=None)
     (row,) = json.loads(judged.stdout)
-    assert row["verdict"] in ("optimal", "unresolved", "edge", "incomplete")
     assert row["score"] is not None
     scores = {result["score"] for result in finished if result}
-    assert len(scores) > 2, "lr and seed reach the program"
+    assert len(scores) > (1 if name in HEAVY else 2), "lr and seed reach the program"
 
 
 @pytest.mark.slow
 def test_a_run_of_transformers_own_trainer_goes_on_exactly(tmp_path: Path, results: Path) -> None:
     grid = copied("transformers", tmp_path)
     # Long enough to be killed in the middle; on one thread, sums keep their order.
-    grid.write_text(grid.read_text().replace("steps: 40", "steps: 200").replace("{out}\n", "{out} --steps 200\n", 1))
+    grid.write_text(grid.read_text().replace("steps: 40", "steps: 100").replace("{out}\n", "{out} --steps 100\n", 1))
     one = ("--range", "lr=0:0", "--seeds", "3,", "--launch-set", "slots=1", "--launch-set", "threads=1")
     ettsweep("grid", grid, "--results", results, *one)
     run: RunDir = wait_for(lambda: runs_in(results), "the run")[0]
@@ -90,7 +85,7 @@ def test_a_run_of_transformers_own_trainer_goes_on_exactly(tmp_path: Path, resul
         [(line["step"], line["eval_loss"]) for line in each.history()] for each in (run, undisturbed)
     )
     assert evaluated == expected
-    assert [step for step, _ in evaluated] == [*range(10, 201, 10)]
+    assert [step for step, _ in evaluated] == [*range(10, 101, 10)]
     # The Trainer sums up the losses of steps, and a sum begins anew where it resumes.
     for ours, theirs in zip(run.history(), undisturbed.history(), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)

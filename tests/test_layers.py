@@ -121,6 +121,6 @@ def test_what_plans_and_reports_loads_no_torch() -> None:
     planner = {"study", "strategies", "runs", "errors", "console", "kinds", "launch", "worker", "cli"}
     names = [name for name in MODULES if part(name) in planner]
     names += [f"ettsweep.trainer.{name}" for name in ("models.registry", "models.model_cost", "tasks.registry")]
-    assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "altair"}
+    assert not loaded(*names) & {"torch", "pandas", "optuna", "sklearn", "altair", "textual"}
     reporting = loaded(*[name for name in MODULES if part(name) in ("report", "results")])
     assert not reporting & {"torch", "altair"}, "figures are JSON; altair makes charts of them in notebooks alone"

@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from support.commandline import ettsweep, runs_in, write_grid
+from support.commandline import ettsweep, runs_in, write_fake_grid
 
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "results.ipynb"
 
@@ -22,9 +22,9 @@ def of(notebook: Any, cell: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("process", "warm")
+@pytest.mark.usefixtures("process")
 def test_the_notebook_shows_what_was_trained(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ettsweep("grid", write_grid(tmp_path / "w8.yaml", **GRID), "--follow", "--results", results)
+    ettsweep("grid", write_fake_grid(tmp_path / "w8.yaml", **GRID), "--follow", "--results", results)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.setenv("ETTSWEEP_RESULTS", str(results))

@@ -54,19 +54,19 @@ def messages() -> list[str]:
     ]
 
 
-def texts(node: ast.AST) -> Iterator[str]:
-    """Yield the texts of some code, with `it` for each value in an f-string."""
+def texts(node: ast.AST, hole: str = "it") -> Iterator[str]:
+    """Yield the texts of some code but docstrings, with `it` for each value in an f-string."""
     match node:
         case ast.Expr(ast.Constant()):
             return
         case ast.Constant(str(text)):
             yield text
         case ast.JoinedStr(parts):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "it" for part in parts)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else hole for part in parts)
             parts = [part for part in parts if isinstance(part, ast.FormattedValue)]
-            yield from (text for part in parts for text in texts(part.value))
+            yield from (text for part in parts for text in texts(part.value, hole))
         case _:
-            yield from (text for child in ast.iter_child_nodes(node) for text in texts(child))
+            yield from (text for child in ast.iter_child_nodes(node) for text in texts(child, hole))
 
 
 def check(found: list[str]) -> None:

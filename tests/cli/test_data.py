@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import shlex
 import signal
@@ -12,8 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from support.commandline import ETTSWEEP, PATIENCE_S, alive, at_a_terminal, ended, ettsweep, start, wait_for
+from support.commandline import alive, at_a_terminal, ended, ettsweep, start, wait_for
 from support.texts import TOPICS, paragraphs, small_tokenizer
 
 from ettsweep.errors import DataMissingError
@@ -43,13 +41,11 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> None:
     result = ettsweep(*SMALL, "--val-fraction", 0.1)
     manifest = read_manifest(folder / "out")
-    rows = [line.split() for line in result.stdout.splitlines()]
-    assert rows[0] == ["part", "documents", "sentences", "tokens", "blocks", "512", "text", "bytes"]
-    for row, name, counts in ((rows[1], "training", manifest.train), (rows[2], "validation", manifest.val)):
-        assert row == [
-            name,
-            *map(str, (counts.documents, counts.sentences, counts.tokens, counts.blocks, counts.text_bytes)),
-        ]
+    rows = [line.split()[:3] for line in result.stdout.splitlines()]
+    assert rows[1:] == [
+        [name, str(counts.documents), str(counts.sentences)]
+        for name, counts in (("training", manifest.train), ("validation", manifest.val))
+    ]
     total = manifest.train.tokens + manifest.val.tokens
     assert re.search(rf"^{total:,} tokens in [\d.]+ s: [\d,]+ tokens/s on 1 process$", result.stderr, re.MULTILINE)
     assert f"out: corpus {manifest.digest}, vocabulary 408\n" in result.stderr
@@ -62,20 +58,6 @@ def test_the_command_says_what_it_has_made_and_what_comes_next(folder: Path) -> 
     assert [section["tokens"] for section in data["parts"]] == [manifest.train.tokens, manifest.val.tokens]
 
 
-@pytest.mark.slow
-def test_short_documents_leave_most_of_a_block_empty_and_that_is_said(folder: Path) -> None:
-    (folder / "short.txt").write_text("\n\n".join(f"A short text, the {k} of all." for k in range(50)))
-    short: Options = ["data", "text", "--input", "short.txt", "--out", "short", "--tokenizer", "tokenizer"]
-    stderr = ettsweep(*short, "--val-fraction", 0.2).stderr
-    train = read_manifest(folder / "short").train
-    assert train.blocks == train.documents
-    assert (
-        f"documents are short: blocks of up to 512 tokens have {train.tokens / train.blocks:.0f} on average, "
-        "the rest is padding; --set model.tokens=64 has less padding; if each text file is one document: --documents file"
-    ) in stderr
-    assert "documents are short" not in ettsweep(*SMALL).stderr
-
-
 def test_hints_are_such_as_help(folder: Path) -> None:
     lines = [json.dumps({"text": f"{k}: {TOPICS[0][:400]}"}) for k in range(50)]
     (folder / "some.jsonl").write_text("\n".join([*lines, '{"text": " "}']))
@@ -86,18 +68,8 @@ def test_hints_are_such_as_help(folder: Path) -> None:
     assert 129 < mean < 256, "no length that is a power of two has room for it below 512"
     assert f"documents are short: blocks of up to 512 tokens have {mean:.0f} on average, the rest is padding" in fields
     assert "1 document without text was left out" in fields
-    assert (
-        "validation has 1 block of up to 512 tokens, too few for a precise val_loss: use a larger --val-fraction"
-        in fields
-    )
-    assert "too few for a precise" not in ettsweep(*values, "--val-fraction", 0.9, "--yes").stderr
-
-
-def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
-    result = ettsweep(*SMALL[:6], "--bpe-tokens", 600, "--val-fraction", 1e-9)
-    assert "vocabulary 608" in result.stderr
-    assert "few documents: --val-fraction 1e-09 would leave one side empty" in result.stderr
-    assert read_manifest(folder / "out").val.documents == 1
+    few = "validation has 1 block of up to 512 tokens, too few for a precise val_loss: use a larger --val-fraction"
+    assert few in fields
 
 
 @pytest.mark.parametrize(
@@ -106,15 +78,7 @@ def test_an_encoding_is_trained_where_that_is_asked_for(folder: Path) -> None:
         (["--input", "gone.txt", "--bpe-tokens", 300], 1, "ettsweep: --input gone.txt: no such file"),
         (["--input", "tokenizer", "--bpe-tokens", 300], 2, "tokenizer.json: no field 'text', it has version"),
         (["--input", "a.jsonl"], 2, "ettsweep: no tokenizer, or two: give either --tokenizer DIR"),
-        (
-            ["--input", "a.jsonl", "--bpe-tokens", 300, "--text-field", "body"],
-            2,
-            "a.jsonl: no field 'body', it has text",
-        ),
-        (["--input", "a.jsonl", "--tokenizer", "gone"], 1, "ettsweep: tokenizer gone: expected tokenizer.json"),
         (["--input", "a.jsonl", "--bpe-tokens", 300, "--out", "tokenizer"], 2, "--out tokenizer: is not empty"),
-        (["--bpe-tokens", 300], 2, "Missing option '--input'"),
-        (["--input", "a.jsonl", "--bpe-tokens", 300, "--documents", "page"], 2, "'page' is not one of"),
     ],
 )
 def test_a_mistake_is_told_in_a_line_and_leaves_nothing(
@@ -130,27 +94,17 @@ def test_a_mistake_is_told_in_a_line_and_leaves_nothing(
 # --- a corpus that is there ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "mode"),
-    [
-        ([*SMALL, "--val-fraction", 0.2], "--val-fraction 0.005"),
-        pytest.param([*SMALL[:6], "--bpe-tokens", 600], "another tokenizer, of 400 tokens", marks=pytest.mark.slow),
-        pytest.param([*SMALL, "--input", "more.jsonl"], "--input a.jsonl", marks=pytest.mark.slow),
-        ([*SMALL, "--documents", "line"], "--documents blank-line"),
-    ],
-)
-def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path, options: Options, mode: str) -> None:
-    (folder / "more.jsonl").write_text(json.dumps({"text": TOPICS[0]}) + "\n")
+def test_a_corpus_that_was_made_otherwise_is_not_replaced_unasked(folder: Path) -> None:
     ettsweep(*SMALL)
-    before = files(folder / "out")
-    digest = read_manifest(folder / "out").digest
-    stderr = ettsweep(*options, code=2).stderr
-    assert f"out has corpus {digest}, made with {mode}; runs that use it cannot resume" in stderr
+    before, digest = files(folder / "out"), read_manifest(folder / "out").digest
+    options = ("--val-fraction", 0.2)
+    stderr = ettsweep(*SMALL, *options, code=2).stderr
+    assert f"out has corpus {digest}, made with --val-fraction 0.005; runs that use it cannot resume" in stderr
     assert "ettsweep: no answer; pass --yes to skip this question" in stderr
     assert files(folder / "out") == before
-    ettsweep(*options, "--yes")
-    assert read_manifest(folder / "out").digest != digest or "--documents" in options
-    assert "the corpus was complete already" in ettsweep(*options).stderr
+    ettsweep(*SMALL, *options, "--yes")
+    assert read_manifest(folder / "out").digest != digest
+    assert "the corpus was complete already" in ettsweep(*SMALL, *options).stderr
 
 
 def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -> None:
@@ -167,28 +121,22 @@ def test_a_corpus_whose_text_has_changed_is_not_replaced_unasked(folder: Path) -
     assert new.train.documents + new.val.documents == len(TOPICS) + 1
 
 
-@pytest.mark.slow
-def test_somebody_at_a_terminal_is_asked(folder: Path) -> None:
-    ettsweep(*SMALL)
-    digest = read_manifest(folder / "out").digest
-    code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="n")
-    assert (code, read_manifest(folder / "out").digest) == (1, digest)
-    assert "replace it? [y/N]" in messages
-    code, messages = at_a_terminal(*SMALL, "--val-fraction", 0.2, answer="y")
-    assert (code, f"replaced corpus {digest}" in messages, messages.count("replace it?")) == (0, True, 1)
-
-
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def long(folder: Path) -> Options:
-    """The command for text that takes some seconds, in many files and parts."""
-    (folder / "long").mkdir()
+@pytest.fixture(scope="module")
+def long_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text that takes some seconds, in many files."""
+    folder = tmp_path_factory.mktemp("long")
     for k in range(12):
-        rows = paragraphs(500_000, 1000 * k).split("\n\n")
-        pq.write_table(pa.table({"text": rows}), folder / "long" / f"{k}.parquet")  # a table is a part of its own
-    return ["data", "text", "--input", "long", "--tokenizer", "tokenizer", "--workers", 2]
+        rows = paragraphs(300_000, 1000 * k).split("\n\n")
+        pq.write_table(pa.table({"text": rows}), folder / f"{k}.parquet")  # a table is a part of its own
+    return folder
+
+
+@pytest.fixture
+def long(folder: Path, long_text: Path) -> Options:
+    return ["data", "text", "--input", long_text, "--tokenizer", "tokenizer", "--workers", 2]
 
 
 def finished(out: Path) -> list[Path]:
@@ -218,14 +166,10 @@ def test_a_killed_command_goes_on_where_it_was(folder: Path, long: Options) -> N
     count = len(finished(out))
     with pytest.raises(DataMissingError, match="tokenisation is not finished: run the same `ettsweep data text` again"):
         open_corpus(out)
-    search_result = re.search(r"(\d+) of 12 parts were finished before", ettsweep(*long, "--out", "killed").stderr)
-    assert search_result is not None
-    assert int(search_result[1]) == count >= 3
+    assert f"{count} of 12 parts were finished before" in ettsweep(*long, "--out", "killed").stderr
     ettsweep(*long, "--out", "undisturbed")
     assert open_corpus(out).digest == read_manifest(folder / "undisturbed").digest
-    assert sorted(path.name for path in out.iterdir()) == sorted(
-        path.name for path in (folder / "undisturbed").iterdir()
-    )
+    assert {path.name for path in out.iterdir()} == {path.name for path in (folder / "undisturbed").iterdir()}
 
 
 @pytest.mark.slow
@@ -258,50 +202,8 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(folder: Path, long: Options) 
 @pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_only(folder: Path) -> None:
     assert "\x1b" not in ettsweep(*SMALL).stderr
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [ETTSWEEP, *map(str, SMALL), "--val-fraction", "0.1", "--yes"], stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    observed = b""
-    while True:
-        try:
-            observed += os.read(ours, 2**16)
-        except OSError:  # the other end is closed
-            break
-    os.close(ours)
-    assert process.wait(PATIENCE_S) == 0
-    assert b"tokenising" in observed
-    assert b"validation" in observed
-
-
-# --- the doctor -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_doctor_compares_a_corpus_with_what_a_grid_is_for(folder: Path) -> None:
-    ettsweep(*SMALL)
-    manifest = read_manifest(folder / "out")
-    result = ettsweep("doctor", "--data", "out", "--format", "json")
-    rows = [(row["check"], row["state"]) for row in json.loads(result.stdout)]
-    names = ("form", "text", "training text", "validation text", "vocabulary", "tokenizer", "shards")
-    assert rows[-7:] == [(name, "ok") for name in names]
-    model = {"kind": "encdec", "width": 8, "depth": 1, "heads": 2, "vocabulary": 999, "tokens": 32}
-    schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
-    grid = {
-        "model": model,
-        "task": {"kind": "text", "corpus": "0" * 12},
-        "recipe": {"batch_size": 4, "schedule": schedule},
-        "centre": {"standard": {"lr": 0.25, "wd": 0.25}},
-        "lr": {"range": [-1, 1]},
-        "wd": "fixed",
-        "strategies": ["standard"],
-    }
-    (folder / "grid.yaml").write_text(yaml.safe_dump(grid))
-    environment = {**os.environ, "ETTSWEEP_TEXT": str(folder / "out")}
-    result = ettsweep("doctor", "grid.yaml", "--format", "json", code=1, env=environment)
-    failed = {row["check"]: row["detail"] for row in json.loads(result.stdout) if row["state"] == "failed"}
-    assert failed["vocabulary"] == (
-        "the text has 408 tokens, the model 999: --set model.vocabulary=408, or tokenise with another --tokenizer"
-    )
-    assert failed["text"] == f"the grid needs the text {'0' * 12}, this is {manifest.digest}"
+    code, observed = at_a_terminal(*SMALL, "--val-fraction", 0.1, answer="y")
+    assert code == 0
+    assert "replace it? [y/N]" in observed
+    assert "tokenising" in observed
+    assert "validation" in observed

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.commandline import at_a_terminal, ettsweep, write_grid
+from support.commandline import ettsweep, write_grid
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.grid_file import load_sweep_spec
@@ -44,17 +44,3 @@ def test_what_a_run_says_is_spelled_out(run: str) -> None:
     ):
         result = ettsweep(*words, code=None)
         assert_harmless(result.stdout + result.stderr)
-
-
-@pytest.mark.slow
-def test_nor_does_a_terminal_obey_it(run: str) -> None:
-    code, observed = at_a_terminal("show", run)
-    assert code == 0
-    assert_harmless(observed)
-
-
-def test_a_folder_of_any_name_can_be_watched(run: str, tmp_path: Path) -> None:
-    Path("results").rename(folder := tmp_path / f"r{NASTY.replace('/', '')}")
-    result = ettsweep("watch", "--results", folder, code=1)
-    assert f"/r{SPELLED.replace('/', '')}: 0/1 run finished" in result.stderr
-    assert run in ettsweep("show", run, "--results", folder).stdout

@@ -4,10 +4,8 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
-from support.commandline import Call, finish, keep, write_grid
+from support.commandline import Call, finish, write_grid
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.spec import RunSpec
@@ -15,18 +13,6 @@ from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
 
 Ask = Callable[..., list[RunSpec]]
-
-
-@pytest.fixture
-def request_sweep(tmp_path: Path, results: Path) -> Ask:
-    """Return a function that asks for a sweep of the small grid, whose criterion is a bound."""
-
-    def asked(name: str, **changes: Any) -> list[RunSpec]:
-        sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", **({"criterion": {}} | changes)))
-        keep(results, sweep_spec)
-        return sweep_spec.specs()
-
-    return asked
 
 
 def told(text: str, command: str) -> list[str]:
@@ -38,9 +24,8 @@ def told(text: str, command: str) -> list[str]:
 
 def test_a_verdict_that_is_open_tells_to_go_on_with_it_alone(call: Call, results: Path, request_sweep: Ask) -> None:
     values = ["standard", "ntk"]
-    request_sweep("b", strategies=values)
-    for spec in request_sweep("a", strategies=values):
-        finish(results, spec, 1 + abs(spec.lr - 0.25))
+    request_sweep("b", score=None, strategies=values)
+    request_sweep("a", strategies=values, criterion={})
     options = ["--sweep", "a", "--strategy", "standard", "--at", "2^-2,2^-2"]
     result = call("verify-optimum", *options, "--dry-run", "--results", results, code=1)
     message = told(result.err, "verify-optimum")
@@ -65,8 +50,8 @@ def test_a_long_plan_is_a_row_for_each_kind_of_run(call: Call, results: Path, tm
 
 
 def test_runs_that_wait_are_taken_on_of_what_was_meant(call: Call, results: Path, request_sweep: Ask) -> None:
-    RunDir.create(results, request_sweep("a")[0])
-    other = RunDir.create(results, request_sweep("b", seeds=[1])[0])
+    RunDir.create(results, request_sweep("a", score=None)[0])
+    other = RunDir.create(results, request_sweep("b", score=None, seeds=[1])[0])
     result = call("status", "--sweep", "a", "--results", results)
     assert told(result.err, "retry") == ["retry", "--sweep", "a", "--state", "missing", "--results", str(results)]
     assert "1 run waits for a worker" in result.err
@@ -77,12 +62,18 @@ def test_runs_that_wait_are_taken_on_of_what_was_meant(call: Call, results: Path
 
 def test_runs_that_stand_still_are_listed_of_what_was_meant(call: Call, results: Path, request_sweep: Ask) -> None:
     for name, seed in (("b", 1), ("a", 0)):
-        for spec in request_sweep(name, lr={"range": [-3, 3]}, seeds=[seed]):
+        for spec in request_sweep(name, score=None, lr={"range": [-3, 3]}, seeds=[seed]):
             RunDir.create(results, spec).cancel()
     result = call("grid", "a.yaml", "--seeds", "0", "--results", results)
     message = told(result.err, "status")
     assert message == ["status", "--sweep", "a", "--state", State.CANCELLED.value, "--results", str(results)]
     assert len(call(*message, "--format", "json").json) == 7
+
+
+def test_runs_of_the_sweep_that_a_command_leaves_out_are_counted(call: Call, results: Path, request_sweep: Ask) -> None:
+    request_sweep("a", lambda spec: None if spec.strategy.s == 0 else 1.0, strategies=["standard", "ntk"])
+    result = call("grid", "a.yaml", "--strategy", "standard", "--results", results)
+    assert "3 other runs of sweep a are missing: `ettsweep verify-optimum --sweep a" in result.err
 
 
 def test_a_range_in_values_is_answered_with_the_command_in_steps(call: Call, tmp_path: Path) -> None:

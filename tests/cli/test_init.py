@@ -1,14 +1,13 @@
 """`ettsweep init`: a grid file for a model or for a command: what it finds, what it names as missing, what it refuses."""
 
+import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.commandline import Call, status
+from support.commandline import Call
 
 from ettsweep.config import read_yaml
 from ettsweep.doctor.grid_template import SHIPPED_GRIDS, model_template
@@ -41,7 +40,6 @@ def test_the_template_for_each_model_is_one_that_grid_takes(tmp_path: Path) -> N
     [
         ("--model vit-b16 --command x", "pass either --command or --model"),
         ("--out .", "--out: . is a folder; pass a file, such as vit-digits.yaml"),
-        ("--out no-sweep:.yaml", "--out 'no-sweep:'"),
         ("--out 0123456789ab.yaml", "--out 0123456789ab: that could be a run's id"),
     ],
 )
@@ -49,7 +47,7 @@ def test_what_cannot_run_is_refused_and_nothing_is_written(
     options: str, message: str, call: Call, tmp_path: Path
 ) -> None:
     assert message in " ".join(call("init", *options.split(), code=2).err.split())
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.yaml"))
 
 
 def test_a_file_that_is_there_is_overwritten_with_force_alone(call: Call, tmp_path: Path) -> None:
@@ -77,13 +75,11 @@ REST = "--weight-decay .1 --seed 0 --out runs/a"
 PLACED = "--weight-decay {wd} --seed {seed} --out {out}"
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """Return a folder with scripts, of which these tests train none."""
-    for name in ("train.py", "train.sh", "pkg/__init__.py", "pkg/main.py"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+@pytest.fixture(autouse=True)
+def _project(tmp_path: Path) -> None:
+    """Have a folder with scripts, of which these tests train none."""
+    for name in ("train.py", "train.sh"):
         (tmp_path / name).touch()
-    return tmp_path
 
 
 def written(call: Call, command: str, *options: object) -> tuple[dict[str, Any], str]:
@@ -101,13 +97,10 @@ def written(call: Call, command: str, *options: object) -> tuple[dict[str, Any],
          "python train.py optim.lr={lr} +optim.weight_decay={wd} seed={seed} hydra.run.dir={out}", (3e-4, 0.1)),
         ("bash train.sh -lr .5 -wd 2. --seed 0 --output runs/a/model.pt",
          "bash train.sh -lr {lr} -wd {wd} --seed {seed} --output {out}/model.pt", ("2^-1", "2^1")),
-        (f"python train.py \\\n --lr 3e-4 --min-lr 1e-5 --save 100 --betas 0.9,0.95 {REST}",
-         f"python train.py --lr {{lr}} --min-lr 1e-5 --save 100 --betas 0.9,0.95 {PLACED}", (3e-4, 0.1)),
-        (f"python train.py --lr 3e-4 --head.lr 3e-4 --name 'a run; of mine' --model '{{\"width\": 8}}' {REST}",
-         f"python train.py --lr {{lr}} --head.lr {{lr}} --name 'a run; of mine' --model '{{{{\"width\": 8}}}}' {PLACED}", (3e-4, 0.1)),
+        (f"python train.py \\\n --lr 3e-4 --min-lr 1e-5 --save 100 --name 'a run; of mine' --model '{{\"width\": 8}}' {REST}",
+         f"python train.py --lr {{lr}} --min-lr 1e-5 --save 100 --name 'a run; of mine' --model '{{{{\"width\": 8}}}}' {PLACED}", (3e-4, 0.1)),
     ],
 )  # fmt: skip
-@pytest.mark.usefixtures("project")
 def test_numbers_and_the_folder_become_placeholders(
     command: str, expected: str, centre: tuple[object, object], call: Call, tmp_path: Path
 ) -> None:
@@ -116,7 +109,6 @@ def test_numbers_and_the_folder_become_placeholders(
     assert content["centre"] == dict(zip(("lr", "wd"), centre, strict=True))
     assert (content["lr"], content["wd"], content["seeds"]) == (AROUND, AROUND, [0, 1, 2])
     text = (tmp_path / "mine.yaml").read_text()
-    assert max(map(len, text.splitlines())) <= 160
     assert "# TODO: the metric" in text
     (tmp_path / "mine.yaml").write_text(text.replace("# TODO: the metric to compare, such as score", "score"))
     sweep_spec = load_sweep_spec(tmp_path / "mine.yaml")
@@ -124,20 +116,14 @@ def test_numbers_and_the_folder_become_placeholders(
     assert len(sweep_spec.specs()) == 75
     assert "wrote mine.yaml: 75 runs to begin with" in err
     assert "fill in each TODO of mine.yaml, then `ettsweep try mine.yaml` checks" in err
-    assert [line for line in err.splitlines() if line.startswith("no ")] == [err.splitlines()[1]], "but a score"
 
 
-@pytest.mark.usefixtures("project")
 def test_variables_before_the_command_are_its_environment(call: Call, tmp_path: Path) -> None:
     content, _ = written(call, f"OMP_NUM_THREADS=1 CONFIG='{{\"a\": 1}}' python train.py --lr 3e-4 {REST}")
     assert content["run"]["command"].startswith("python train.py")
     assert content["run"]["env"] == {"OMP_NUM_THREADS": "1", "CONFIG": '{{"a": 1}}'}
-    (tmp_path / "grids").mkdir()
-    call("init", "--command", f"python train.py --lr 3e-4 {REST}", "--out", "grids/mine.yaml")
-    assert read_yaml(tmp_path / "grids" / "mine.yaml")["run"]["workdir"] == ".."
 
 
-@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -169,7 +155,6 @@ WANDB = {
 LOG_UNIFORM = {"lr": {"distribution": "log_uniform", "min": -11.513, "max": -2.3026}}
 
 
-@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -191,7 +176,6 @@ def test_a_sweep_file_is_the_command_that_it_starts(
     assert load_sweep_spec(tmp_path / "mine.yaml").seeds == (0, 1, 2)
 
 
-@pytest.mark.usefixtures("project")
 def test_further_parameters_of_a_sweep_file_are_variants(call: Call, tmp_path: Path) -> None:
     further = {"batch-size": {"values": [8, 16]}, "opt": {"values": ["adamw", "muon"]}}
     data = WANDB | {"parameters": WANDB["parameters"] | further}
@@ -202,37 +186,22 @@ def test_further_parameters_of_a_sweep_file_are_variants(call: Call, tmp_path: P
     assert len(load_sweep_spec(tmp_path / "mine.yaml").studies()) == 4
 
 
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"parameters": None}, "sweep.yaml: not a sweep file of Weights & Biases, with program and parameters"),
-        ({"command": ["${program}", "${args_json}"]}, "sweep.yaml: command: ${args_json} is unknown"),
-        ({"parameters": {"lr": {"mu": 1}}}, "sweep.yaml: parameters: lr: value, values, or min and max are expected"),
-        ({"parameters": {"lr": {"value": 0.1}, "batch": {"min": 8, "max": 16}}}, "batch has a range; list its values"),
-    ],
-)  # fmt: skip
-def test_a_sweep_file_that_no_command_can_say_is_refused(
-    change: dict[str, Any], message: str, call: Call, tmp_path: Path
-) -> None:
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(WANDB | change, sort_keys=False))
-    assert message in call("init", "--command", "sweep.yaml", "--out", "mine.yaml", code=2).err
+def test_a_sweep_file_that_no_command_can_say_is_refused(call: Call, tmp_path: Path) -> None:
+    data = WANDB | {"parameters": {"lr": {"value": 0.1}, "batch": {"min": 8, "max": 16}}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+    refused = call("init", "--command", "sweep.yaml", "--out", "mine.yaml", code=2).err
+    assert "batch has a range; list its values" in refused
     assert not (tmp_path / "mine.yaml").exists()
 
 
-# --- what is refused, and the whole way -------------------------------------------------------------------------------
+# --- what is refused, and what is found -------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("command", "message"),
     [
         ("python train.py --epochs 3", "has no number of lr, such as `--lr 3e-4`"),
-        ("", "a command is expected, got nothing"),
         ("python train.py --lr 3e-4 > log", "> (a redirection) needs a shell"),
-        ("python train.py --lr 0", "lr: a positive number is expected, got 0"),
-        ("python train.py --lr 1 --wd=-1 --seed 0", "wd: a number from 0 on is expected, got -1"),
-        ("python train.py --lr 1 --wd {wd} --seed 0", "replace {wd} by the number at which"),
         ("python train.py a.lr=1 b.lr=2", "a.lr=1 and b.lr=2 would all be {lr}; keep one in the command"),
         ("python nowhere.py --lr 1 --seed 0", "there is no file nowhere.py"),
     ],
@@ -244,51 +213,19 @@ def test_what_cannot_be_swept_is_refused_and_nothing_is_written(
     assert not (tmp_path / "mine.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("start", "source", "options"),
-    [
-        ("python train.py", "parser.add_argument('-l', '--lr', type=float, default=0.003)\np.add_argument('--lr-decay')", "`--lr 0.003`"),
-        ("python -m pkg.main", "@click.option('--base-lr', 'rate', default=None)\ndef main(): ...", "`--base-lr`"),
-        ("python train.py", "flags.DEFINE_float('learning_rate', 1e-4, 'of Adam')", "`--learning_rate 0.0001`"),
-    ],
-)  # fmt: skip
-@pytest.mark.usefixtures("project")
-def test_a_command_without_lr_is_answered_with_the_options_of_its_program(
-    start: str, source: str, options: str, call: Call, tmp_path: Path
-) -> None:
-    for name in ("train.py", "pkg/main.py"):
-        (tmp_path / name).write_text(f"raise SystemExit('started')\n{source}\n")
-    err = call("init", "--command", f"{start} --epochs 9", "--out", "mine.yaml", code=2).err
-    assert f"has no number of lr; add one of the program's options {options}\n" in err
+def test_a_command_without_lr_is_answered_with_the_options_of_its_program(call: Call, tmp_path: Path) -> None:
+    source = "parser.add_argument('-l', '--lr', type=float, default=0.003)\np.add_argument('--lr-decay')\n"
+    (tmp_path / "train.py").write_text(f"raise SystemExit('started')\n{source}")
+    err = call("init", "--command", "python train.py --epochs 9", "--out", "mine.yaml", code=2).err
+    assert "has no number of lr; add one of the program's options `--lr 0.003`\n" in err
 
 
-BOWL = '''"""A loss with its optimum at lr 1/4, and a little noise by seed."""
-import argparse, json, math, os, random
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float)
-parser.add_argument("--seed", type=int)
-parser.add_argument("--out")
-options = parser.parse_args()
-os.makedirs(options.out, exist_ok=True)
-value = 1 + 0.2 * (math.log2(options.lr) + 2) ** 2 + random.Random(options.seed).gauss(0, 0.001)
-with open(os.path.join(options.out, "metrics.jsonl"), "w") as file:
-    for step in (1, 2):
-        file.write(json.dumps({"step": step, "loss": value, "val_loss": value + 1 / step}) + "\\n")
-'''
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("process")
-def test_what_is_written_trains_and_has_a_verdict(call: Call, results: Path, tmp_path: Path) -> None:
-    (tmp_path / "bowl.py").write_text(BOWL)
-    command = [sys.executable, "bowl.py", "--lr", "0.25", "--seed", "0", "--out", "runs/hand"]
-    subprocess.run(command, check=True, cwd=tmp_path)
-    err = call("init", "--command", shlex.join(command)).err
+def test_the_metric_is_found_in_what_the_command_left(call: Call, tmp_path: Path) -> None:
+    """A run by hand has written metrics into its folder: nothing is left to fill in."""
+    (tmp_path / "runs" / "hand").mkdir(parents=True)
+    lines = [json.dumps({"step": step, "loss": 1.0, "val_loss": 1 / step}) for step in (1, 2)]
+    (tmp_path / "runs" / "hand" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    err = call("init", "--command", "python train.py --lr 0.25 --seed 0 --out runs/hand").err
     assert "reader jsonl finds val_loss in runs/hand" in err
-    call("grid", "bowl.yaml", "--range=lr=-1:1", "--follow", "--results", results, "--launch-set", "slots=1")
-    rows = status(results).values()
-    assert {row["state"] for row in rows} == {"done"}
-    assert len(rows) == 9
-    (verdict,) = call("verify-optimum", "--results", results, "--format", "json").json
-    assert (verdict["verdict"], verdict["lr"]) == ("optimal", 0.25)
+    (row, *_) = call("grid", "train.yaml", "--dry-run", "--format", "json").json
+    assert row["action"] == "submit"

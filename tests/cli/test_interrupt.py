@@ -1,9 +1,8 @@
-"""Ctrl-C while a command is still being imported: it ends, and prints no traceback."""
+"""Ctrl-C while a command is imported, asks, follows or trains: it ends, and prints no traceback."""
 
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +10,12 @@ import pytest
 from support.commandline import (
     ETTSWEEP,
     LONG_FAKE,
-    PATIENCE_S,
-    Call,
     ctrl_c_at,
     ended,
     keep,
     runs_in,
     start,
+    typed,
     wait_for,
     write_fake_grid,
     write_grid,
@@ -28,34 +26,22 @@ from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 from ettsweep.study.grid_file import load_sweep_spec
 
-MODULE = f"{sys.executable} -m ettsweep"
 TRAIN = "train grid.yaml"
 
 
 @pytest.mark.parametrize(
-    ("program", "command", "at"),
+    ("command", "at"),
     [
-        (MODULE, "status", "ettsweep.cli:0"),
-        (ETTSWEEP, "status", "pydantic:1000"),
-        (ETTSWEEP, "grid grid.yaml --follow", "pydantic:100"),
-        pytest.param(ETTSWEEP, TRAIN, "ettsweep.worker.training:0", marks=pytest.mark.slow),
+        ("status", "ettsweep.cli:0"),
+        ("grid grid.yaml --follow", "pydantic:100"),
+        pytest.param(TRAIN, "ettsweep.worker.training:0", marks=pytest.mark.slow),
     ],
 )
-def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(
-    tmp_path: Path, program: str, command: str, at: str
-) -> None:
+def test_ctrl_c_at_any_import_ends_the_command_without_a_traceback(tmp_path: Path, command: str, at: str) -> None:
     write_grid(tmp_path / "grid.yaml")
     (tmp_path / "results").mkdir()
-    completed = subprocess.run(
-        [*program.split(), *command.split()],
-        cwd=tmp_path,
-        env=ctrl_c_at(at),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert (completed.returncode, completed.stdout) == (130, "")
+    completed = typed(*command.split(), code=130, cwd=tmp_path, env=ctrl_c_at(at))
+    assert completed.stdout == ""
     announced = "grid file: grid.yaml\n1 run to train\n"
     # A prefix of what is announced may have been printed by then.
     assert completed.stderr.removesuffix("ettsweep: interrupted\n") in (announced, announced[:21], "")
@@ -78,33 +64,17 @@ def test_ctrl_c_at_a_question_is_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("process")
-@pytest.mark.parametrize("command", ["grid grid.yaml --follow", pytest.param("logs RUN -f", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_the_runs_that_a_command_follows(
-    results: Path, tmp_path: Path, command: str, call: Call, hold_runs: Callable[[int], None]
+    results: Path, tmp_path: Path, hold_runs: Callable[[int], None]
 ) -> None:
     hold_runs(1)
     write_fake_grid(tmp_path / "grid.yaml", lr="fixed")
-    if not command.startswith("grid"):
-        call("grid", "grid.yaml", "--results", results)
-    run = wait_for(lambda: runs_in(results), "a run")[0].id if not command.startswith("grid") else ""
-    process = start(*command.replace("RUN", run).split(), "--results", results, cwd=tmp_path)
+    process = start("grid", "grid.yaml", "--follow", "--results", results, cwd=tmp_path)
     worker = owner(stopped_at_checkpoint(results))
-    if command.startswith("logs"):
-        assert process.stdout is not None
-        process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert "interrupted; the runs keep running: `ettsweep watch" in ended(process, 130).stderr
     os.kill(worker, signal.SIGCONT)
     wait_for(lambda: runs_in(results)[0].status().state is State.DONE, "the end of the run")
-
-
-def test_ctrl_c_ends_an_import_that_hangs(tmp_path: Path) -> None:
-    (tmp_path / "yaml.py").write_text('import time\nprint("importing", flush=True)\ntime.sleep(3600)\n')
-    process = start("status", "--results", tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    assert process.stdout is not None
-    assert process.stdout.readline() == "importing\n"
-    process.send_signal(signal.SIGINT)
-    assert ended(process, 130).stderr == "ettsweep: interrupted\n"
 
 
 @pytest.mark.slow
@@ -121,16 +91,12 @@ def test_who_has_it_ignored_is_not_interrupted(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_is_trained_here_is_stopped_and_gone_on_with_by_the_same_command(tmp_path: Path) -> None:
     write_fake_grid(tmp_path / "grid.yaml", run=LONG_FAKE)
-    command = [ETTSWEEP, *TRAIN.split()]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    results = tmp_path / "results"
+    process, results = start(*TRAIN.split(), cwd=tmp_path), tmp_path / "results"
     wait_for(lambda: list(results.glob("runs/*/attempts/0001/claim.json")), "the claim of the run")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
-    assert "interrupted" in out
-    assert err.endswith("ettsweep: interrupted; run the same command to resume from the last checkpoint\n")
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    message = "ettsweep: interrupted; run the same command to resume from the last checkpoint\n"
+    assert ended(process, 130).stderr.endswith(message)
+    typed(*TRAIN.split(), cwd=tmp_path)
     (run,) = runs_in(results)
     assert run.status().state is State.DONE
     assert run.attempt(1).failure()["kind"] == "interrupted"

@@ -1,4 +1,4 @@
-"""A program that is given no wd: no table, file, page or screen shows one; of one that is given 0, all show 0."""
+"""A program that is given no wd: no table, file or page shows one."""
 
 import csv
 import io
@@ -9,46 +9,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import yaml
+from support.claims import claimed, finished
 from support.commandline import ettsweep, keep
 
 from ettsweep.results import load
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.grid_file import load_sweep_spec
 
-COMMANDS = {
-    "status": [],
-    "grid sweep.yaml --range=lr=-60:60": ["--dry-run"],  # so many that a plan is a summary
-    "verify-optimum": ["--dry-run"],
-    "compare sweep:2^-6 sweep:2^-7": [],
-}
-
-
-@pytest.fixture(scope="module", params=[False, True], ids=["without", "with 0"])
-def has_wd(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
-
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory, has_wd: bool) -> Path:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a sweep over lr alone, with a run of another seed in training; tests only read it."""
     tmp_path = tmp_path_factory.mktemp("no_wd")
     (tmp_path / "train.sh").write_text("")
-    run = {"command": "sh train.sh {lr} {seed}" + " {wd}" * has_wd, "score": {"name": "loss", "mode": "min"}}
-    centre = {"lr": 2.0**-6} | ({"wd": 0.0} if has_wd else {})
-    content = {"run": run, "centre": centre, "lr": {"range": [-2, 2]}, "seeds": [0, 1, 2]}
+    run = {"command": "sh train.sh {lr} {seed}", "score": {"name": "loss", "mode": "min"}}
+    content = {"run": run, "centre": {"lr": 2.0**-6}, "lr": {"range": [-2, 2]}, "seeds": [0, 1, 2]}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
     sweep_spec = load_sweep_spec(tmp_path / "sweep.yaml").bound()
     keep(tmp_path / "results", sweep_spec)
     for spec in sweep_spec.specs():
-        folder = RunDir.create(tmp_path / "results", spec)
-        assert folder.claim({}, after=0)
         loss = 1 + 0.1 * (math.log2(spec.lr) + 6) ** 2 + 0.001 * spec.seed
-        history = [{"step": step, "loss": loss + 1 / step} for step in (1, 2, 4)]
-        assert folder.finish({"status": "done", "score": loss, "steps": 4, "device_s": 1.0}, history)
-    assert RunDir.create(tmp_path / "results", spec.with_point(spec.point, 7)).claim({}, after=0)
+        finished(RunDir.create(tmp_path / "results", spec), score=loss, device_s=1.0)
+    claimed(RunDir.create(tmp_path / "results", spec.with_point(spec.point, 7)))
     return tmp_path
 
 
@@ -67,46 +51,37 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_show_no_wd_but_that_of_a_program_that_is_given_one(folder: Path, has_wd: bool, command: str) -> None:
-    words = [*command.split(), *COMMANDS[command]]
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "grid sweep.yaml --range=lr=-60:60 --dry-run",  # so many that a plan is a summary
+        "verify-optimum --dry-run",
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_commands_show_no_wd(command: str) -> None:
+    words = command.split()
     table = ettsweep(*words, code=None)
     told = table.stdout + table.stderr
     assert told.strip()
-    assert (re.search(r"\bwd\b|, 0\)", told) is not None) is has_wd, told
+    assert not re.search(r"\bwd\b|, 0\)", told), told
     rows = csv.DictReader(io.StringIO(ettsweep(*words, "--format", "csv", code=None).stdout))
-    assert {row["wd"] for row in rows if "wd" in row} <= ({"0.0"} if has_wd else {""})
+    assert {row["wd"] for row in rows if "wd" in row} <= {""}
     data = list(leaves(json.loads(ettsweep(*words, "--format", "json", code=None).stdout)))
-    assert {value for key, value in data if key == "wd"} == {0.0 if has_wd else None}
-    assert {value for key, value in data if key == "log2_wd"} <= {None}
-    points = [value for key, value in data if key == "point"]
-    assert points.count(0.0) == (len(points) // 2 if has_wd else 0)
+    assert {value for key, value in data if key in ("wd", "log2_wd")} == {None}
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_pages_figures_and_frames_have_no_wd(folder: Path, has_wd: bool) -> None:
+def test_pages_and_frames_have_no_wd(folder: Path) -> None:
     ettsweep("report", "--out", folder / "report", code=None)
     page = (folder / "report" / "report.html").read_text()
     text = re.sub(r"(?s)<(script|style).*?</\1>|<[^>]+>", " ", page)
     rule = re.compile(r"A point has six neighbours on the log.*")  # of any lattice
-    assert (re.search(r"\bwd\b", rule.sub("", text)) is not None) is has_wd
-    assert (re.search(r"\(lr, wd\)|lr \* wd|, wd 0|no decay|2\^-\d, 0\)", page) is not None) is has_wd
+    assert not re.search(r"\bwd\b", rule.sub("", text))
+    assert not re.search(r"\(lr, wd\)|lr \* wd|, wd 0|no decay|2\^-\d, 0\)", page)
     results = load(folder / "results")
-    for name in ("runs", "verdicts", "points"):
-        frame: pd.DataFrame = getattr(results, name)
-        for column in [column for column in frame if "wd" in str(column) and column not in ("y_steps", "lr_wd")]:
-            assert frame[column].dropna().tolist() == [0.0] * (len(frame) * has_wd * ("log2" not in str(column))), (
-                column
-            )
-    assert {*results.points["lr_wd"]} == {"0" if has_wd else ""}
-    tables = [path for path in (folder / "report").rglob("*") if path.suffix in (".csv", ".md", ".tex")]
-    assert len(tables) >= 5
-    for path in tables:
-        if path.suffix == ".csv":
-            frame = pd.read_csv(path)
-            assert (
-                frame[[name for name in frame if "wd" in name and "log2" not in name]].notna().to_numpy().all()
-                == has_wd
-            )
-        else:
-            assert ("wd" in path.read_text()) is has_wd, path
+    assert results.runs["wd"].isna().all()
+    assert {*results.points["lr_wd"]} == {""}
+    for name in ("optima.md", "optima.tex"):
+        assert "wd" not in (folder / "report" / "tables" / name).read_text(), name

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.commandline import GRID, Call, keep, write_grid
+from support.claims import claimed, finished
+from support.commandline import GRID, Call
 
 from ettsweep.launch.progress import ProgressMonitor, render_progress
 from ettsweep.runs.folder import RunDir
@@ -18,24 +19,6 @@ from ettsweep.study.grid_file import load_sweep_spec
 Ask = Callable[..., list[RunSpec]]
 OTHER = {"model": {**GRID["model"], "width": 4}}
 """Another model."""
-
-
-@pytest.fixture
-def request_sweep(results: Path, tmp_path: Path) -> Ask:
-    """Return a function that makes a sweep of the small grid, whose best point is the middle one."""
-
-    def asked(name: str, spikes: int = 0, **changes: object) -> list[RunSpec]:
-        sweep_spec = load_sweep_spec(write_grid(tmp_path / f"{name}.yaml", **changes))
-        keep(results, sweep_spec)
-        specs = sweep_spec.specs()
-        for spec in specs:
-            run = RunDir.create(results, spec)
-            assert run.claim({}, after=0)
-            score = 1 + abs(spec.lr - 0.25)
-            assert run.finish({"status": "done", "score": score, "steps": 24, "loss_spikes": spikes}, [])
-        return specs
-
-    return asked
 
 
 @pytest.mark.parametrize("command", ["status", "verify-optimum --dry-run", "grid w8.yaml --range lr=-2:1 --dry-run"])
@@ -56,11 +39,11 @@ def test_lr_and_wd_are_powers_of_two_in_every_table(
 
 @pytest.mark.usefixtures("undrawn")
 def test_report_prints_the_spikes_of_the_candidates(call: Call, request_sweep: Ask, results: Path) -> None:
-    request_sweep("w8")
+    request_sweep("w8", facts={"steps": 24, "loss_spikes": 0})
     err = call("report", "--results", results).err
     assert "no spikes at the candidates: 1 run, 24 steps" in err
-    assert "\n3 finished runs: 0 device hours\n" in err
-    request_sweep("w4", seeds=[0, 1], spikes=3, **OTHER)
+    assert "\n3 finished runs: 0.03 device hours\n" in err
+    request_sweep("w4", facts={"steps": 24, "loss_spikes": 3}, seeds=[0, 1], **OTHER)
     result = call("report", "--results", results)
     assert re.findall(r"^(w.) .* (\d+) +(\d+) +(\d \(.*\))$", result.out, re.MULTILINE) == [
         ("w4", "2", "48", "6 (3 a run, 125 per 1,000 steps)"),
@@ -68,38 +51,18 @@ def test_report_prints_the_spikes_of_the_candidates(call: Call, request_sweep: A
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_report_suggests_out_where_it_cannot_write(
-    call: Call, request_sweep: Ask, results: Path, tmp_path: Path
-) -> None:
-    request_sweep("w8")
-    (tmp_path / "taken" / "tables" / "runs.csv").mkdir(parents=True)
-    (results / "report").touch()
-    for options, folder in ([], results / "report"), (["--out", "taken"], "taken"):
-        refused = call("report", "--results", results, *options, code=1).err
-        text = rf"ettsweep: {re.escape(str(folder))}: cannot be written \(.+\); choose another folder with --out\n"
-        assert re.fullmatch(text, refused)
-
-
 # --- hints and names ------------------------------------------------------------------------------------------------
 
 
-def failed(results: Path, spec: RunSpec, reason: str) -> None:
-    attempt = RunDir.create(results, spec).claim({}, after=0)
-    assert attempt
-    attempt.record_failure("error", reason)
-
-
 @pytest.mark.parametrize("command", ["verify-optimum --dry-run", "grid w8.yaml"])
-def test_a_hint_is_given_once(command: str, call: Call, results: Path, tmp_path: Path) -> None:
+def test_a_hint_is_given_once(command: str, call: Call, request_sweep: Ask, results: Path) -> None:
     """Two of six runs failed alike, one otherwise: `retry` is for all three."""
-    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
-    keep(results, sweep_spec)
-    for spec, reason in zip(sweep_spec.specs(), ("", "", "a", "a", "", "b"), strict=True):
+    specs = request_sweep(score=None, seeds=[0, 1])
+    for spec, reason in zip(specs, ("", "", "a", "a", "", "b"), strict=True):
         if reason:
-            failed(results, spec, reason)
+            claimed(RunDir.create(results, spec)).record_failure("error", reason)
         else:
-            assert RunDir.create(results, spec).finish({"status": "done", "score": 1.0}, [])
+            finished(RunDir.create(results, spec))
     result = call(*command.split(), "--results", results, code=None)
     assert result.err.count("`ettsweep retry ") == 1
     assert result.err.count("trains them again") == 1
@@ -107,18 +70,6 @@ def test_a_hint_is_given_once(command: str, call: Call, results: Path, tmp_path:
     assert bool(re.search(r"^run \w+ is failed: b$", result.err, re.MULTILINE)) == command.startswith("grid")
 
 
-def test_many_failed_runs_are_retried_by_their_sweep(call: Call, results: Path, tmp_path: Path) -> None:
-    """And not the five alone whose ids are said."""
-    sweep_spec = load_sweep_spec(write_grid(tmp_path / "w8.yaml", seeds=[0, 1]))
-    keep(results, sweep_spec)
-    for spec in sweep_spec.specs():
-        failed(results, spec, "a")
-    result = call("grid", tmp_path / "w8.yaml", "--results", results, code=None)
-    assert "... and 1 more" in result.err
-    assert f"`ettsweep retry --sweep w8 --results {results}` trains them again" in result.err
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     call: Call, request_sweep: Ask, results: Path
 ) -> None:
@@ -128,18 +79,17 @@ def test_what_holds_for_several_families_is_said_once_and_names_their_models(
     eight, four = "one vit-n8-l1-h2-p4-i8-c1-k10", "two vit-n4-l1-h2-p4-i8-c1-k10"
     names = f"{eight} standard, {eight} ntk, {four} standard, {four} ntk"
     text = f"{eight} standard, {four} standard: Best so far: lr 0.25, wd 0.25. 6 neighbours were not tried yet."
-    for command, code in (("verify-optimum --dry-run", 1), ("seeds", 1), ("report", 0)):
-        result = call(*command.split(), "--results", results, code=code)
-        said = " ".join(result.out.split())
-        assert text in said
-        assert said.count("lr 0.25, wd 0.25") == 1
-        assert (f"skipped, since not verified: {names}\n" in result.err) == command.startswith("seeds")
+    result = call("seeds", "--results", results, code=1)
+    said = " ".join(result.out.split())
+    assert text in said
+    assert said.count("lr 0.25, wd 0.25") == 1
+    assert f"skipped, since not verified: {names}\n" in result.err
     result = call("verify-optimum", "--dry-run", "-s", "two", "--results", results, code=1)
     assert "two standard: Best so far" in result.out, "of one model, its sweep tells enough"
     specs = [spec for name in ("one", "two") for spec in load_sweep_spec(Path(f"{name}.yaml")).specs()]
     others = [spec.with_point(spec.point, 7) for spec in specs]
     for spec in others:
-        failed(results, spec, "RuntimeError: out of luck")
+        claimed(RunDir.create(results, spec)).record_failure("error", "RuntimeError: out of luck")
     monitor = ProgressMonitor(results, others, {})
     (console := Console(file=io.StringIO(), width=200)).print(render_progress(monitor, monitor.poll(), "all", 200))
     assert {*re.findall(r"vit-n\d", console.file.getvalue())} == {"vit-n4", "vit-n8"}

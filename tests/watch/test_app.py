@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from support.commandline import PATIENCE_S
 from support.made_sweep import finish
-from support.watched import ask, at, claim, finish_all, look, watcher
+from support.watched import ask, at, claim, finish_all, watcher
 from textual.app import App
 from textual.pilot import Pilot
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.study.study import Study
 from ettsweep.watch.app import WatchScreen
-from ettsweep.watch.view import View
 
 SMALL, LARGE = (80, 24), (200, 60)
 
@@ -78,27 +77,11 @@ def test_all_parts_are_seen_at_once(results: Path, size: tuple[int, int]) -> Non
         assert re.search(r"\[ *\.10. *\]", text), "the candidate"
         assert len(re.findall(r"\( *\.\d\d\d *\)", text)) == 6, "its neighbours"
         assert re.search(r"running +60/240 +1\.25 +9 s", text)
-        for key in ("l log", "c cancel", "? help", "q quit"):
-            assert key in lines[-1]
+        assert "? help" in lines[-1]
         if size == LARGE:
             assert re.search(r"failed +60/240 .* RuntimeError: out of luck$", text, re.MULTILINE)
 
     show(results, act, size)
-
-
-def test_events_are_added_as_they_happen_and_the_selected_run_stays(results: Path, small: list[Study]) -> None:
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        await pilot.press("tab", "down")
-        selected = app.run_in_view
-        assert selected
-        claim(results, at(small[1], 1, 1), step=180, loss=0.5)
-        claim(results, at(small[1], -1, 1)).record_failure("error", "RuntimeError: again")
-        event = r"^12:00:00  failed +\w{8} ntk .* seed \d  RuntimeError: again$"
-        await until(pilot, lambda: re.search(event, seen(app), re.MULTILINE) and "180/240" in seen(app))
-        assert app.run_in_view
-        assert app.run_in_view.id == selected.id
-
-    show(results, act, LARGE)
 
 
 @pytest.mark.usefixtures("small")
@@ -160,55 +143,3 @@ def test_a_run_is_cancelled_after_a_question_that_names_it(results: Path, small:
         assert len(app.screen_stack) == 1
 
     show(results, act)
-
-
-def test_before_the_first_look_nothing_is_claimed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WatchScreen, "_poll", lambda self: None)
-    ask(results)
-
-    async def run() -> None:
-        app = WatchScreen(results, watcher(results))
-        async with app.run_test(size=SMALL, notifications=True) as pilot:
-            await pilot.pause()
-            assert "reading ..." in seen(app).splitlines()[0]
-            assert not re.search(r"\d/\d|left|judged", seen(app))
-            app.call_later(app._show, View(progress="reading runs: 100 of 10,000"))
-            await pilot.pause()
-            assert "reading runs: 100 of 10,000" in seen(app).splitlines()[0]
-            app.call_later(app._show, look(watcher(results)))
-            await pilot.pause()
-            assert "not judged yet" in seen(app)
-            for key in ("l", "c", "tab", "enter"):  # there is no run
-                await pilot.press(key)
-            await pilot.pause()
-            assert "no run is selected" in seen(app)
-
-    asyncio.run(run())
-
-
-@pytest.mark.usefixtures("small")
-def test_a_folder_that_vanishes_is_said_and_what_was_seen_stays(results: Path, tmp_path: Path) -> None:
-    async def act(app: WatchScreen, pilot: "Pilot[None]") -> None:
-        results.rename(tmp_path / "elsewhere")
-        await until(pilot, lambda: "No such file or directory" in seen(app))
-        assert "18/18" in seen(app)
-        (tmp_path / "elsewhere").rename(results)
-        await until(pilot, lambda: "No such file or directory" not in seen(app))
-
-    show(results, act)
-
-
-def test_where_there_is_nothing_to_watch_the_screen_ends_with_the_reason(results: Path) -> None:
-    from ettsweep.errors import InputError
-    from ettsweep.watch.watcher import Watcher
-
-    def choose(ledger: object, sweeps: object) -> Any:
-        raise InputError("no runs to watch")
-
-    async def run() -> None:
-        app = WatchScreen(results, Watcher(results, choose, lambda: ""))
-        async with app.run_test(size=SMALL, notifications=True) as pilot:
-            await until(pilot, lambda: app.error is not None)
-        assert str(app.error) == "no runs to watch"
-
-    asyncio.run(run())

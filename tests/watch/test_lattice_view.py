@@ -6,12 +6,11 @@ import pytest
 from support.points import moved
 from textual.geometry import Size
 
-from ettsweep.metric import Metric
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State
 from ettsweep.study.lattice import Axis, neighbours
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
-from ettsweep.watch.lattice_view import STATE_SIGNS, draw_lattice, format_score, shades
+from ettsweep.watch.lattice_view import STATE_SIGNS, draw_lattice, format_score
 from ettsweep.watch.view import CANDIDATE, NEIGHBOUR, UNMARKED, Cell
 
 CENTRE = Point.of(lr=2.0**-6, wd=0.5)
@@ -58,19 +57,6 @@ def test_each_state_has_a_sign_in_every_density() -> None:
         assert STATE_SIGNS[state] in "\n".join(drawn(made(1, {(1, 1): state}, scored=False), room))
 
 
-@pytest.mark.parametrize(("metric", "best"), [(LOWEST_LOSS, 0), (BEST_ACCURACY, 2)])
-def test_the_best_is_lightest_and_one_awful_point_leaves_shades_to_the_others(metric: Metric, best: int) -> None:
-    scores = [0.1, 0.2, 0.3, -90.0 if metric is BEST_ACCURACY else 90.0, None]
-    cells = [Cell(k, 0, Point.of(lr=2.0**k, wd=0.5), (State.DONE,), score) for k, score in enumerate(scores)]
-    by_point = shades(cells, metric)
-    shade = [by_point.get(cell.point) for cell in cells]
-    assert shade[best] == 1.0
-    assert shade[4] is None
-    assert shade[3] == 0.0
-    assert shade[1] is not None
-    assert 0.5 < shade[1] < 1.0
-
-
 def test_axes_have_powers_of_two_below_their_cells() -> None:
     *rows, axis = drawn(made(1), (40, 5))
     assert [row.split()[0] for row in rows] == ["2^0", "2^-1", "2^-2"]
@@ -79,18 +65,8 @@ def test_axes_have_powers_of_two_below_their_cells() -> None:
     assert first <= axis.index("2^-7") < first + 6
 
 
-@pytest.mark.parametrize(
-    ("metric", "score", "text"),
-    [
-        *((LOWEST_LOSS, score, text) for score, text in [(0.0981, ".098"), (1.234, "1.23"), (456.7, "457")]),
-        *(
-            (LOWEST_LOSS, score, text)
-            for score, text in [(9999.5, "1e4"), (0.00051, "5e-4"), (0.0, ".000"), (None, "")]
-        ),
-        *((BEST_ACCURACY, score, text) for score, text in [(0.9731, "97.3"), (1.0, "100"), (0.0001, ".010")]),
-    ],
-)
-def test_a_score_is_told_in_four_characters_and_an_accuracy_in_percent(
-    metric: Metric, score: float | None, text: str
-) -> None:
-    assert format_score(score, metric) == text
+def test_a_score_is_told_in_four_characters_and_an_accuracy_in_percent() -> None:
+    losses = {0.0981: ".098", 1.234: "1.23", 456.7: "457", 9999.5: "1e4", 0.00051: "5e-4", 0.0: ".000", None: ""}
+    assert {score: format_score(score, LOWEST_LOSS) for score in losses} == losses
+    accuracies = {0.9731: "97.3", 1.0: "100", 0.0001: ".010"}
+    assert {score: format_score(score, BEST_ACCURACY) for score in accuracies} == accuracies

@@ -1,13 +1,9 @@
 """What a person uses in a notebook: frames against what lies in run folders, figures against those of the page."""
 
-import io
 import json
 import math
-import pickle
 import shutil
 import statistics
-from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +57,6 @@ def loaded(folder: Path) -> Results:
     return load(folder)
 
 
-def files(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-
-
-# --- frames ---------------------------------------------------------------------------------------------------------
-
-
 def test_runs_are_those_of_the_folder(folder: Path, loaded: Results) -> None:
     results = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("runs/*/result.json")}
     runs = loaded.runs.set_index("run")
@@ -89,16 +78,6 @@ def test_verdicts_are_those_of_the_command_line(folder: Path, loaded: Results) -
     }
 
 
-def test_curves_are_what_was_recorded(folder: Path, loaded: Results) -> None:
-    for run, rows in loaded.curves.groupby("run"):
-        lines = [json.loads(line) for line in (folder / "runs" / str(run) / "metrics.jsonl").read_text().splitlines()]
-        for name in ("loss", "val_loss"):
-            recorded = [(line["step"], line[name]) for line in lines if name in line]
-            assert list(rows.dropna(subset=[name])[["step", name]].itertuples(index=False, name=None)) == recorded
-    assert loaded.curves["run"].nunique() == 37
-    assert set(loaded.curves.loc[~loaded.curves["counted"], "seed"]) == {FRESH}
-
-
 def test_a_folder_without_anything_has_frames_with_all_columns(loaded: Results, results: Path) -> None:
     results.mkdir()
     empty = load(results)
@@ -109,76 +88,21 @@ def test_a_folder_without_anything_has_frames_with_all_columns(loaded: Results, 
         empty.figures.scores()
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_frames_are_written_copied_and_sent_like_any_of_pandas(
-    loaded: Results, results: Path, name: str, tmp_path: Path
-) -> None:
-    results.mkdir()
-    frame, empty = (getattr(each, name) for each in (loaded, load(results)))
-    assert {str(dtype) for dtype in frame.dtypes} <= {"str", "Int64", "float64", "bool"}
-    assert list(frame.dtypes) == list(empty.dtypes)
-    for each in (frame, empty):
-        each.to_parquet(tmp_path / "frame.parquet")
-        for copied in (pd.read_parquet(tmp_path / "frame.parquet"), pickle.loads(pickle.dumps(each)), deepcopy(each)):
-            pd.testing.assert_frame_equal(copied, each)
-        assert len(pd.read_csv(io.StringIO(each.to_csv()))) == len(each)
+def test_frames_survive_parquet(loaded: Results, tmp_path: Path) -> None:
+    for frame in (getattr(loaded, name) for name in FRAMES):
+        frame.to_parquet(tmp_path / "frame.parquet")
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "frame.parquet"), frame)
 
 
-def test_reading_writes_nothing(copied: Path) -> None:
-    before = files(copied)
-    loaded = load(copied)
-    for name in FRAMES:
-        getattr(loaded, name)
-    loaded.figures.lattice("ntk").to_dict()
-    loaded.figures.curves("ntk").to_dict()
-    assert files(copied) == before
-
-
-# --- what is meant --------------------------------------------------------------------------------------------------
-
-
-WRONG: list[tuple[Callable[[Results], object], str]] = [
-    (
-        lambda r: r.figures.lattice(),
-        "several strategies match; choose one by strategy and sweep: ('standard', 'w8'), ('ntk', 'w8')",
-    ),
-    (lambda r: r.figures.lattice("mup"), "unknown strategy 'mup'. Known: ntk, standard"),
-    (lambda r: load(r.folder, "w9"), "unknown sweep 'w9'. Known: w8"),
-]
-
-
-@pytest.mark.parametrize(("requested", "message"), WRONG)
-def test_what_is_not_there_is_told_with_what_is(
-    loaded: Results, requested: Callable[[Results], object], message: str
-) -> None:
-    with pytest.raises(InputError) as error:
-        requested(loaded)
-    assert str(error.value) == message
-
-
-def test_where_sweeps_are_several_figures_want_one(copied: Path) -> None:
-    make(copied.parent, "w9", recipe={"batch_size": 16, "schedule": SCHEDULE}, strategies=["ntk", "mup"])
-    assert set(load(copied, "w9").runs["sweep"]) == {"w9"}
-    assert set(load(copied).verdicts["sweep"]) == {"w8", "w9"}
-    figures = load(copied).figures
-    with pytest.raises(InputError, match="there are several sweeps; choose one: 'w8', 'w9'"):
-        figures.strategies()
-    with pytest.raises(InputError, match=r"choose one by strategy and sweep: \('ntk', 'w8'\), \('ntk', 'w9'\)"):
-        figures.lattice("ntk")
-    assert figures.lattice("mup").to_dict() == load(copied, "w9").figures.lattice("mup").to_dict()
-
-
-def test_what_is_no_results_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match="none: no such folder; `load` takes the results folder of ettsweep's commands"
-    ):
-        load(tmp_path / "none")
-    (tmp_path / "notes.txt").touch()
+def test_what_is_not_there_is_told_with_what_is(loaded: Results, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^several strategies match; choose one by strategy and sweep: .*'ntk', 'w8'"):
+        loaded.figures.lattice()
+    with pytest.raises(InputError, match=r"^unknown strategy 'mup'\. Known: ntk, standard$"):
+        loaded.figures.lattice("mup")
+    with pytest.raises(InputError, match=r"^unknown sweep 'w9'\. Known: w8$"):
+        load(loaded.folder, "w9")
     with pytest.raises(InputError, match="is not a results folder: it has no runs/ and no sweeps/"):
         load(str(tmp_path))
-
-
-# --- what is broken -------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
@@ -201,14 +125,10 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
         load(copied, "w9")
 
 
-# --- figures --------------------------------------------------------------------------------------------------------
-
-
 def test_each_figure_has_data(loaded: Results) -> None:
     figures = loaded.figures
-    charts = [figures.strategies(), figures.seeds(), figures.scores()]
-    charts += [draw("ntk") for draw in (figures.lattice, figures.curves)]
-    assert all(any(chart.to_dict()["datasets"].values()) for chart in charts)
+    for chart in (figures.strategies(), figures.seeds(), figures.scores(), figures.curves("ntk")):
+        assert any(chart.to_dict()["datasets"].values())
 
 
 def test_a_figure_is_shown_and_saved_with_its_data_and_looks(loaded: Results, tmp_path: Path) -> None:
@@ -221,10 +141,7 @@ def test_a_figure_is_shown_and_saved_with_its_data_and_looks(loaded: Results, tm
     assert f">{best}</text>" in svg
     for text in (shown, html):
         assert f'"mean": "{best}"' in text
-        assert '"background": "transparent"' in text
     for text in (shown, html, svg):
-        assert "currentColor" in text
         assert "Liberation Sans" in text
-    for kind, begins in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
-        chart.save(tmp_path / f"map.{kind}")
-        assert (tmp_path / f"map.{kind}").read_bytes().startswith(begins)
+    chart.save(tmp_path / "map.pdf")
+    assert (tmp_path / "map.pdf").read_bytes().startswith(b"%PDF")

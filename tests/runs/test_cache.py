@@ -105,7 +105,7 @@ def test_a_damaged_cache_is_made_anew_without_a_word(results: Path, runs: list[R
     path = cache_file()
     whole, rng = path.read_bytes(), random.Random(0)
     digits = [at for at, byte in enumerate(whole) if byte in b"12345678"]
-    for _ in range(60):
+    for _ in range(20):
         data = bytearray(whole)
         match rng.randrange(3):
             case 0:
@@ -175,7 +175,7 @@ while True:
 
 def test_a_kill_while_it_is_written_loses_nothing(results: Path, runs: list[RunDir]) -> None:
     first, rng = from_folders(results), random.Random(1)
-    for _ in range(4):
+    for _ in range(3):
         process = subprocess.Popen([sys.executable, "-c", KEEP, str(results)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from ettsweep.runs.timing import RunTimes, makespan_s
     [
         ([60.0], [100.0] * 3, 4, 100),  # three start at once beside it
         ([60.0, 10.0], [100.0] * 3, 2, 210),  # 10+100, 60+100, 110+100
-        ([60.0, 10.0], [100.0] * 3, 0, 210),  # what runs counts, whoever counted
         ([7.0] * 8, [50.0] * 81, 8, 557),
     ],
 )
@@ -57,23 +55,6 @@ def test_time_left_is_measured_or_not_told(results: Path, make_spec: Any) -> Non
     assert left(pace, (second, QUEUED)) is None, "nothing runs"
     assert left(pace, (first, STARTED), (second, QUEUED)) == 80 + 80
     assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (80 + 100) / (1 + 0.5))
-
-
-def test_what_workers_that_train_several_runs_have_left_is_shared_out(make_spec: Any) -> None:
-    """Of K runs in an ensemble, each takes a K-th of its worker's seconds; in whatever ensembles, as much is left."""
-    specs = [make_spec(seed=seed) for seed in range(13)]
-    item, other = process_identity(), replace(process_identity(), pid=1)
-    # Two ensembles: at one half of 100 s for each of four runs; at three quarters, for each of two.
-    together = Status(State.RUNNING, progress=0.5, remaining_s=200.0, remaining_slot_s=50.0, worker=item)
-    ahead = Status(State.RUNNING, progress=0.75, remaining_s=50.0, remaining_slot_s=25.0, worker=other)
-    runs = [*((spec, together) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
-    assert left(RunTimes(), *runs, at_once=2) == 200, "as long as the longer one, and not 50 s"
-    queued = [(spec, QUEUED) for spec in specs[6:]]
-    assert left(RunTimes(), *runs, *queued[:1], at_once=2) == 200, "the other worker has it in 50 s + 100 s"
-    assert left(RunTimes(), *runs, *queued, at_once=2) == (200 + 50 + 7 * 100 + 50) / 2, (
-        "four for one, three for the other"
-    )
-    assert left(RunTimes(), *runs, *queued, at_once=3) == 350, "200+100, 50+300, 0+300: a third has just begun"
 
 
 @pytest.mark.parametrize(
@@ -145,15 +126,6 @@ def test_the_first_look_counts_all_slots_and_not_how_long_a_run_took_to_start(re
     for _ in range(15):
         ends = sorted([ends[0] + 100, *ends[1:]])
     assert sweep_status.remaining_s == pytest.approx(ends[-1])
-
-
-def test_workers_that_wait_for_a_slot_are_no_help(results: Path, make_spec: Any) -> None:
-    specs = [make_spec(seed=seed) for seed in range(5)]
-    for spec in specs:
-        RunDir.create(results, spec)
-    submitted(results, specs, {"cpu-0": {}, "cpu-1": {"waits": ["/nowhere/cpu-1.lock"]}})
-    trains(results, specs[0], (0.1, 20.0), (0.2, 30.0))
-    assert look(results, specs).remaining_s == pytest.approx(80 + 4 * 100)
 
 
 # --- recorded histories ---------------------------------------------------------------------------------------------

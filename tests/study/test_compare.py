@@ -41,14 +41,6 @@ def test_common_seeds_are_compared_one_by_one() -> None:
     assert compare(a, shifted, "min", 0.95, paired=True).pairs == 0, "one common seed is not enough"
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_the_direction_is_that_of_the_first(mode: str) -> None:
-    low, high = {0: 1.0, 1: 1.01, 2: 1.02}, {0: 2.0, 1: 2.02, 2: 2.01}
-    expected = ("better", "worse") if mode == "min" else ("worse", "better")
-    assert (compare(low, high, mode, 0.95, True).verdict, compare(high, low, mode, 0.95, True).verdict) == expected
-    assert compare(low, high, mode, 0.95, True).advantage == pytest.approx(1.0 if mode == "min" else -1.0)
-
-
 def test_what_has_diverged_runs_is_not_called_better() -> None:
     low, high = {0: 1.0, 1: 1.01, 2: 1.02, 3: None}, {0: 2.0, 1: 2.02, 2: 2.01}
     result = compare(low, high, "min", 0.95, paired=True)
@@ -94,7 +86,6 @@ def test_the_interval_holds_as_often_as_it_says(case: str) -> None:
     [
         ([0.91] * 30, [0.90] * 30, "unresolved"),
         ([0.9134, 0.9131], [0.9012, 0.9015], "better"),
-        ([0.91] * 5, [0.85] * 5, "better"),
         ([0.9, 0.9, 0.9], [0.862, 0.855, 0.861], "better"),  # .900 has lost its zeros
     ],
 )

@@ -11,7 +11,6 @@ from ettsweep.runs.index import RunIndex
 from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.round import Aim, next_round
-from ettsweep.study.samplers import SAMPLERS
 from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.suggesting import Search, Suggested
 from ettsweep.study.sweep import Suggestion
@@ -43,7 +42,7 @@ def searched(search: Search, study: Study, *, killed: bool = False) -> list[Sugg
     return collected
 
 
-@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
+@pytest.mark.parametrize("sampler", ["surface", "tpe", "cmaes"])
 def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str) -> None:
     """It starts beside the centre of its lattice, which only its first proposal says."""
     study, complete = Way(sampler, trials=8, off=3).begin(centre_alone((0,), Criterion()), BOWL)
@@ -68,7 +67,7 @@ def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
     assert max(item.regret or 0 for item in collected["surface"]) < 0.02
 
 
-@pytest.mark.parametrize(("runs", "selected"), [(19, 19), (20, 10), (24, 14), (60, 30)])
+@pytest.mark.parametrize(("runs", "selected"), [(19, 19), (20, 10), (60, 30)])
 def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, selected: int) -> None:
     study, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
     assert searching

@@ -13,13 +13,7 @@ from ettsweep.strategies.strategy import map_point
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        (2.0**-6, "2^-6"),
-        (2.0**1.5, "2^1.5"),
-        (0.5 * 2.0**-0.25 * (1 + 1e-12), "2^-1.25"),
-        (0.0, "0"),
-        (0.01, "0.01"),
-    ],
+    [(2.0**-6, "2^-6"), (2.0**1.5, "2^1.5"), (0.5 * 2.0**-0.25 * (1 + 1e-12), "2^-1.25"), (0.0, "0"), (0.01, "0.01")],
 )
 def test_an_lr_is_a_power_of_two_where_it_is_one(value: float, text: str) -> None:
     assert format_power(value) == text
@@ -33,11 +27,7 @@ def test_what_is_no_number_is_no_power(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "exact", "short"),
-    [
-        (2.0**-20, "2^-20 (9.536743164e-7)", "2^-20 (9.54e-7)"),
-        (0.01, "0.01", "0.01"),
-    ],
+    ("value", "exact", "short"), [(2.0**-20, "2^-20 (9.536743164e-7)", "2^-20 (9.54e-7)"), (0.01, "0.01", "0.01")]
 )
 def test_words_have_the_exact_decimal_and_tables_three_digits(value: float, exact: str, short: str) -> None:
     assert power_and_decimal(value) == exact

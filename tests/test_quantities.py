@@ -19,8 +19,7 @@ from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(2.0**-6, "0.0156"), (3.0517578e-7, "3.05e-7"), (2048.0, "2048"), (1234567.0, "1.23e6")],
+    ("value", "text"), [(2.0**-6, "0.0156"), (3.0517578e-7, "3.05e-7"), (2048.0, "2048"), (1234567.0, "1.23e6")]
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert three_digits(value) == text

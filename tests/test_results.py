@@ -5,7 +5,6 @@ import math
 import shutil
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -20,29 +19,27 @@ from ettsweep.study.sweep_store import extend_sweep
 
 FRAMES = ("runs", "verdicts", "points", "curves", "spikes")
 SEEDS, FRESH = (0, 1), 10
-SCHEDULE = {"total_steps": 240, "warmup_steps": 24, "eval_every": 40}
-
-
-def make(folder: Path, name: str, **changes: Any) -> None:
-    """Make a sweep of nine points under two strategies, lowest at the centre, each with two finished runs."""
-    mapping = {"wd": {"range": [-1, 1]}, "strategies": ["standard", "ntk"], "seeds": list(SEEDS), "criterion": {}}
-    recipe = {"recipe": {"batch_size": 32, "schedule": SCHEDULE}}
-    sweep_spec = load_sweep_spec(write_grid(folder / f"{name}.yaml", **(mapping | recipe | changes)))
-    extend_sweep(folder / "results", name, sweep_spec)
-    for study in sweep_spec.studies(name):
-        for spec in study.specs():
-            steps = (round(math.log2(a / b)) for a, b in zip((spec.lr, spec.wd), study.centre, strict=True))
-            made_sweep.finish(folder / "results", spec, loss_at(*steps, spec.seed))
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a results folder of the sweep w8; the centre of standard was rerun with a fresh seed."""
+    """Return a results folder of a sweep of nine points under two strategies, lowest at the centre.
+
+    Each point has two finished runs; the centre of standard was rerun with a fresh seed.
+    """
     folder = tmp_path_factory.mktemp("made")
-    make(folder, "w8")
-    base = next(study.base for study in load_sweep_spec(folder / "w8.yaml").studies() if study.strategy == "standard")
-    made_sweep.finish(folder / "results", base.with_point(base.point, FRESH), 0.125)
-    return folder / "results"
+    recipe = {"batch_size": 32, "schedule": {"total_steps": 240, "warmup_steps": 24, "eval_every": 40}}
+    wd, strategies = {"range": [-1, 1]}, ["standard", "ntk"]
+    grid = write_grid(folder / "w8.yaml", wd=wd, strategies=strategies, seeds=list(SEEDS), criterion={}, recipe=recipe)
+    results, sweep_spec = folder / "results", load_sweep_spec(grid)
+    extend_sweep(results, "w8", sweep_spec)
+    standard, ntk = sweep_spec.studies("w8")
+    for study in (standard, ntk):
+        for spec in study.specs():
+            steps = (round(math.log2(a / b)) for a, b in zip((spec.lr, spec.wd), study.centre, strict=True))
+            made_sweep.finish(results, spec, loss_at(*steps, spec.seed))
+    made_sweep.finish(results, standard.base.with_point(standard.base.point, FRESH), 0.125)
+    return results
 
 
 @pytest.fixture

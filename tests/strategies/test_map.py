@@ -12,8 +12,7 @@ OPTIMIZERS: tuple[Literal["adamw", "sgd"], ...] = ("adamw", "sgd")
 
 
 @pytest.mark.parametrize(
-    ("s", "adamw", "sgd"),
-    [(STANDARD, 0, 0), (NTK, 1.5, 1), (0.25, 1.375, 0.75), (HYBRID, 1.25, 0.5), (MUP, 1, 0)],
+    ("s", "adamw", "sgd"), [(STANDARD, 0, 0), (NTK, 1.5, 1), (0.25, 1.375, 0.75), (HYBRID, 1.25, 0.5), (MUP, 1, 0)]
 )
 def test_bulk_exponent(s: float | None, adamw: float, sgd: float) -> None:
     assert bulk_exponent(s, "adamw") == adamw

@@ -7,8 +7,7 @@ from ettsweep.strategies.strategy import STRATEGIES, parse_strategy, strategy_na
 
 
 @pytest.mark.parametrize(
-    ("name", "s"),
-    [("standard", None), ("ntk", 0.0), ("hybrid", 0.5), ("mup", 1.0), ("s=0.3333333333333333", 1 / 3)],
+    ("name", "s"), [("standard", None), ("ntk", 0.0), ("hybrid", 0.5), ("mup", 1.0), ("s=0.3333333333333333", 1 / 3)]
 )
 def test_names_and_s_are_inverse(name: str, s: float | None) -> None:
     assert parse_strategy(name) == s

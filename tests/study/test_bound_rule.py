@@ -15,7 +15,6 @@ from support.digits_search import CENTRE, digits_search, offset_of
 from support.made_sweep import changed
 from support.points import moved
 
-from ettsweep.metric import Metric
 from ettsweep.report.verdict_view import headline
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex
@@ -26,14 +25,13 @@ from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.plan import Plan
-from ettsweep.study.posterior import Posterior, fit_posterior
+from ettsweep.study.posterior import Posterior
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.round import Aim, next_round
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.surface import Position
 from ettsweep.study.verdict import Bound, RunsNeeded, Verdict
-from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 SEVEN: list[Offset] = [(0, 0), *SIX]
 WIDE: list[Offset] = [(lr, wd) for lr in range(-2, 3) for wd in range(-2, 3)]
@@ -147,18 +145,6 @@ def test_the_bound_of_six_is_met_by_the_product_of_their_probabilities(posterior
         signs @ posterior.surface.mean_P, signs @ posterior.surface.cov_PP @ signs.T, posterior.surface.dof, seed=0
     )
     assert confidence <= together.cdf(np.full(len(OTHERS), -math.log(1 - bound))) < (1 + confidence) / 2
-
-
-@pytest.mark.parametrize("metric", [LOWEST_LOSS, BEST_ACCURACY])
-def test_a_margin_is_a_share_of_the_candidates_loss_or_points_of_its_accuracy(metric: Metric) -> None:
-    posterior = fit_posterior({ORIGIN: {0: 0.8, 1: 0.6}, (1.0, 0.0): {0: 0.7, 1: 0.6}}, ORIGIN, metric)
-    assert posterior is not None
-    better = 0.7 * 0.95 if metric is LOWEST_LOSS else 0.75  # than the mean, 0.7, by 5% or by 5 points
-    f = math.log(0.7 / better) if metric is LOWEST_LOSS else better - 0.7
-    assert posterior.to_margin(f) == pytest.approx(0.05)
-    for margin in (-0.5, 0.0, 0.05, 0.5):
-        assert posterior.to_margin(posterior.from_margin(margin)) == pytest.approx(margin)
-    assert posterior.from_margin(1.0) == (math.inf if metric is LOWEST_LOSS else 1.0), "no loss is below 0"
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------

@@ -34,9 +34,7 @@ def run_of(point: Point, seed: int, score: float | None) -> Run:
 
 
 def judged(
-    rng: np.random.Generator,
-    fresh: Callable[[float], float | None],
-    seeds: Sequence[int] = (0, 1, 2),
+    rng: np.random.Generator, fresh: Callable[[float], float | None], seeds: Sequence[int] = (0, 1, 2)
 ) -> Verdict:
     """Return the verdict on a bowl of loss 0.1 whose seeds have effects of their own; `fresh` changes fresh scores."""
     axis = Axis(low=-2, high=2)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study.scored_runs import SIX, Offset, run_at, scored_run
+from study.scored_runs import SIX, Offset, run_at
 from support.digits_search import CENTRE, digits_search, offset_of
 from support.points import moved
 
@@ -83,25 +83,6 @@ def test_one_free_axis_needs_two_neighbours_a_step_of_the_request_away(search_of
     half_steps = verify(study, runs_on(study, {(-0.5, 0): 2.0, (0, 0): 1.0, (0.5, 0): 2.0}))
     assert half_steps.verdict == "optimal"
     assert {offset_of(n.point) for n in half_steps.neighbours} == {(-0.5, 0), (0.5, 0)}
-
-
-def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(search_of: Callable[..., Study]) -> None:
-    study = search_of(lr="{range: [-1, 1]}", wd="fixed", seeds=[0, 1])
-
-    def near(run: Run, seed: int) -> Run:
-        point = Point.of(lr=run.spec.lr * 2**1e-7, wd=run.spec.wd)
-        return scored_run(run.spec.with_point(point, seed), run.score, run.state)
-
-    first = [run_at(study, (i, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
-    runs = [*first, *(near(run, 1) for run in first), near(first[1], 2)]
-    assert len({run.spec.lr for run in runs}) == 6
-    for result in (runs, runs[::-1]):
-        verdict = verify(study, result)
-        assert (verdict.verdict, verdict.score, verdict.fresh_scores) == ("optimal", 1.0, {2: 1.0})
-        assert verdict.point == study.grid_points[1], "the lattice's, whoever was first"
-        assert verdict.outside == ()
-        assert wanted(study, result) == []
-    assert near(first[1], 1).spec in evaluate(study, runs[:5]).specs([CENTRE]), "what is there is not trained again"
 
 
 def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Study) -> None:

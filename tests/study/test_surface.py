@@ -87,10 +87,7 @@ def test_the_posterior_is_that_of_the_model_written_out(seed: int, sum_over: Cal
     assert own @ surface.mean_P == pytest.approx(mean[: len(X)], abs=1e-4)
     assert own @ surface.cov_PP @ own.T == pytest.approx(WIDTH**2 * cov[: len(X), : len(X)], rel=1e-3, abs=1e-5)
     with_more = fit(scores.with_positions(ELSEWHERE))
-    for mean_Z, cov_ZZ in (
-        (surface.means_at(z), surface.covariance_at(z)),
-        (with_more.mean_P, with_more.cov_PP),
-    ):
+    for mean_Z, cov_ZZ in ((surface.means_at(z), surface.covariance_at(z)), (with_more.mean_P, with_more.cov_PP)):
         assert signs @ mean_Z == pytest.approx(mean, abs=1e-4)
         assert signs @ cov_ZZ @ signs.T == pytest.approx(WIDTH**2 * cov, rel=1e-3, abs=1e-5)
 

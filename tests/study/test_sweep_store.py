@@ -129,16 +129,7 @@ def test_another_question_is_refused_with_what_differs_and_a_free_name(
     assert error.value.free == f"{free}-2"
 
 
-def test_a_centre_on_the_lattice_extends(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    extend_sweep(results, "w8", make_sweep_spec(overrides=["centre.standard.lr=2"], ranges={"lr": "0:0"}))
-    assert Point.of(lr=2.0, wd=0.25) in only(results).studies[0].grid_points
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", "..", "a/b", "-x", "a\n", "x" * 65, "é", "a.", "0123456789ab"],
-)
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a\n", "x" * 65, "é", "a.", "0123456789ab"])
 def test_names_that_could_be_anything_else_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="--name"):
         check_name(name)

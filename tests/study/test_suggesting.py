@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.simulate import Series, Way, centre_alone, simulate
+from bench.simulate import Way, centre_alone, simulate
 from bench.worlds import Made
 from ettsweep.runs.index import RunIndex
 from ettsweep.study.budget import Budget
@@ -52,19 +52,6 @@ def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str
     points = [point for suggestion in proposed for point in suggestion.points]
     assert len({(point["lr"], point["wd"]) for point in points}) == len(points) <= 8
     assert sampler == "surface" or len(points) == 8
-
-
-@pytest.mark.usefixtures("statistics")
-def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
-    """On bowls, from four steps off: the surface takes fewer runs than the climb, and no worse an optimum."""
-    collected = {}
-    for method in ("climb", "surface"):
-        series = Series(centre_alone((0,), Criterion()), Made("bowl", 0.04), Budget(200), way=Way(method, off=4))
-        collected[method] = [series.outcomes(number)[0] for number in range(8)]
-    assert all(item.declared for subset in collected.values() for item in subset)
-    runs = {method: sum(item.runs for item in subset) for method, subset in collected.items()}
-    assert runs["surface"] < runs["climb"]
-    assert max(item.regret or 0 for item in collected["surface"]) < 0.02
 
 
 @pytest.mark.parametrize(("runs", "selected"), [(19, 19), (20, 10), (60, 30)])

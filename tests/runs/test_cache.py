@@ -4,10 +4,7 @@ import contextlib
 import os
 import random
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -153,30 +150,3 @@ def test_what_was_kept_of_folders_that_nobody_uses_is_deleted(results: Path, run
     read(results)
     assert not old.exists()
     assert len(list((cache_folder() / "runs").iterdir())) == 2
-
-
-KEEP = """
-import sys
-from pathlib import Path
-from ettsweep.runs.index import load_run_index
-from ettsweep.files import cache_folder
-import shutil
-results = Path(sys.argv[1])
-print("ready", flush=True)
-while True:
-    shutil.rmtree(cache_folder(), ignore_errors=True)
-    load_run_index(results)
-"""
-
-
-def test_a_kill_while_it_is_written_loses_nothing(results: Path, runs: list[RunDir]) -> None:
-    first, rng = from_folders(results), random.Random(1)
-    for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", KEEP, str(results)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(rng.uniform(0, 0.1))  # any instant will do
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        assert read(results) == first

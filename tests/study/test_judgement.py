@@ -117,16 +117,6 @@ def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, 
     assert reason_text(verdict).startswith(told)
 
 
-def test_runs_that_stand_still_are_named_before_any_is_finished(study: Study) -> None:
-    failed = run_at(study, (0, 0), 0, None, State.FAILED)
-    verdict = verify(study, [failed])
-    assert (verdict.verdict, verdict.point) == ("incomplete", None)
-    told = "no point has finished; unfinished: 0 of 1 points; 1 run needs your decision"
-    assert reason_text(verdict).startswith(told)
-    assert wanted(study, [failed]) == []
-    assert offsets(wanted(study, [])) == {(0, 0)}
-
-
 def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Study]) -> None:
     study = search_of(lr="{range: [-1, 1]}")
     runs = [*runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(study, (1, 0), 0, None, State.RUNNING)]

@@ -187,11 +187,3 @@ def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: As
     assert lock.exists()
     assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "extended sweep w8"
     assert not lock.exists()
-
-
-def test_a_sweep_that_is_deleted_while_it_is_searched_ends_the_search(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    delete_sweep(results, "w8")
-    with pytest.raises(CorruptError, match=r"^sweep w8 was renamed or deleted meanwhile"):
-        record_suggestions(results, "w8", [Suggestion(strategy="standard", sampler="surface")])
-    assert load_sweep_store(results).sweeps == {}

@@ -440,3 +440,4 @@ def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Call
     further = asked(bound_rule.racing_specs(bound_rule.verdict(), 1))
     assert {offset for offset, _ in further} == {(float(i), float(j)) for i, j in SEVEN}
     assert {seed for _, seed in further} == {RACING_SEEDS[0]}
+    assert bound_rule.racing_specs(bound_rule.verdict(), 1, max_seeds=1) == []

@@ -190,6 +190,14 @@ def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(study: Study) -> No
     assert offset_of(of_equals.point) == (0, 0), "of the lowest lr"
 
 
+def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Study]) -> None:
+    study = search_of(wd="fixed", seeds=[0, 1])
+    runs = [run_at(study, (i, 0), seed, 2.0 if i else 1.0) for i in (-1, 0, 1) for seed in (0, 1)]
+    runs[2] = run_at(study, (0, 0), 0, None)
+    verdict = verify(study, runs, at=CENTRE)
+    assert (verdict.verdict, verdict.score) == ("refuted", None)
+
+
 def test_a_diverged_point_loses_to_a_neighbour_that_did_not_and_ties_with_one_that_did(study: Study) -> None:
     runs = runs_on(study, dict.fromkeys(BOWL, None) | {(-1, 0): 3.0})
     assert verify(study, runs, at=CENTRE).verdict == "refuted"

@@ -98,6 +98,15 @@ def test_a_spike_is_no_edge_if_other_runs_above_or_beside_it_are_stable(spike: t
     assert find_edge(losses([9, 9, 9, 9], spike), {}, LEAST) is None
 
 
+def test_a_seed_is_unstable_at_an_lr_where_half_of_its_runs_are() -> None:
+    f = losses([1, 9, 9, 9])
+    for wd in (-2.0, 2.0):
+        f[1.0, wd][0] -= COST
+    assert find_edge(f, {}, LEAST) is not None, "three of five"
+    f[1.0, 1.0][0] -= COST
+    assert find_edge(f, {}, LEAST) is None
+
+
 def test_a_diverged_run_a_step_above_is_unstable() -> None:
     f = losses([9, 9, 9, 9])
     del f[1.0, 0.0]

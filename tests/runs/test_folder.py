@@ -71,7 +71,6 @@ def test_first_result_stays(run: RunDir) -> None:
 
 DAMAGES: dict[str, Callable[[str], str]] = {
     "cut": lambda text: text[:20],
-    "other run": lambda text: '{"run": "0123456789ab", "status": "done"}',
     "edited": lambda text: text.replace('"done"', '"diverged"'),
     "no number": lambda text: text.replace("{", '{"loss": NaN,', 1),
 }
@@ -90,6 +89,13 @@ def test_damaged_result_is_named_and_retry_trains_again(run: RunDir, damage: str
     assert not run.result_path.exists()
     assert not run.metrics_path.exists()
     assert not run.status().state.finished
+
+
+def test_the_result_of_another_run_is_not_taken(results: Path, make_spec: Callable[..., RunSpec]) -> None:
+    run, other = (finished(RunDir.create(results, make_spec(seed=seed))) for seed in (0, 1))
+    run.result_path.write_bytes(other.result_path.read_bytes())
+    with pytest.raises(CorruptError, match=f"not the result that run {run.id} wrote"):
+        run.result()
 
 
 def test_damaged_metrics_are_named_and_retry_trains_again(run: RunDir) -> None:

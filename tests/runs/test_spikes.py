@@ -84,6 +84,11 @@ def test_noise_raises_the_threshold() -> None:
     assert dip.depth == pytest.approx(0.149)
 
 
+def test_fewer_than_five_evaluations_before_are_no_baseline() -> None:
+    assert dips([0.5] * 4 + [0.1]) == []
+    assert dips([0.5] * 5 + [0.1], warmup_steps=10) == []
+
+
 def test_losses_rise_relative_to_their_baseline() -> None:
     assert rises([2.0] * 5 + [2.1]) == [], "5% exactly"
     (rise,) = rises([2.0] * 5 + [2.11, 2.3, 2.051, 2.05])

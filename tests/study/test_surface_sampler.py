@@ -105,6 +105,11 @@ def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() 
     assert design.expected_gains() == pytest.approx(np.maximum(ahead, 0).mean(0).tolist(), rel=0.03, abs=1e-5)
 
 
+def test_a_place_that_diverged_is_as_bad_as_the_worst() -> None:
+    observations = known(selected=((0, 0), (1, -1), (-1, 1), (3, 0)), diverged=((3, 0),))
+    assert observations.values[3, 0] == bowl((-1, 1)) == max(observations.values.values())
+
+
 def test_where_everything_diverged_a_lower_lr_is_looked_at_while_there_is_one() -> None:
     collected: tuple[LatticePosition, ...] = ()
     while news := make_sampler("surface")(known(selected=collected, diverged=collected), 1):

@@ -85,6 +85,16 @@ def test_one_free_axis_needs_two_neighbours_a_step_of_the_request_away(search_of
     assert {offset_of(n.point) for n in half_steps.neighbours} == {(-0.5, 0), (0.5, 0)}
 
 
+def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(search_of: Callable[..., Study]) -> None:
+    study = search_of(lr="{range: [-1, 1]}", wd="fixed", seeds=[0, 1])
+    pairs = itertools.product((-1, 0, 1), (0, 1))
+    runs = [run_at(study, (step + 1e-7 * seed, 0), seed, 2.0 if step else 1.0) for step, seed in pairs]
+    assert len({run.spec.lr for run in runs}) == 6
+    verdict = verify(study, runs)
+    assert (verdict.verdict, verdict.score, verdict.point) == ("optimal", 1.0, study.grid_points[1])
+    assert wanted(study, runs) == []
+
+
 def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Study) -> None:
     for absent in SIX:
         runs = runs_on(study, {o: s for o, s in BOWL.items() if o != absent})

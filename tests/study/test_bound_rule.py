@@ -15,6 +15,7 @@ from support.digits_search import CENTRE, digits_search, offset_of
 from support.made_sweep import changed
 from support.points import moved
 
+from ettsweep.metric import Metric
 from ettsweep.report.verdict_view import headline
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex
@@ -25,13 +26,14 @@ from ettsweep.study.bound_rule import BoundRule
 from ettsweep.study.budget import NO_BUDGET, Budget
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.plan import Plan
-from ettsweep.study.posterior import Posterior
+from ettsweep.study.posterior import Posterior, fit_posterior
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
 from ettsweep.study.round import Aim, next_round
 from ettsweep.study.seeds import RACING_SEEDS, fresh_seeds, seed_order
 from ettsweep.study.study import Study
 from ettsweep.study.surface import Position
 from ettsweep.study.verdict import Bound, RunsNeeded, Verdict
+from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
 SEVEN: list[Offset] = [(0, 0), *SIX]
 WIDE: list[Offset] = [(lr, wd) for lr in range(-2, 3) for wd in range(-2, 3)]
@@ -145,6 +147,16 @@ def test_the_bound_of_six_is_met_by_the_product_of_their_probabilities(posterior
         signs @ posterior.surface.mean_P, signs @ posterior.surface.cov_PP @ signs.T, posterior.surface.dof, seed=0
     )
     assert confidence <= together.cdf(np.full(len(OTHERS), -math.log(1 - bound))) < (1 + confidence) / 2
+
+
+def test_a_margin_is_a_share_of_the_candidates_score_or_points_of_it() -> None:
+    scores = {ORIGIN: {0: 0.8, 1: 0.6}, (1.0, 0.0): {0: 0.7, 1: 0.6}}
+    share_of_high = Metric("score", "max", "score", margin_is="share")
+    for metric, f in ((LOWEST_LOSS, -math.log(0.95)), (BEST_ACCURACY, 0.05), (share_of_high, 0.05 * 0.7)):
+        posterior = fit_posterior(scores, ORIGIN, metric)
+        assert posterior is not None
+        assert posterior.from_margin(0.05) == pytest.approx(f)
+        assert posterior.to_margin(f) == pytest.approx(0.05)
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------

@@ -1,15 +1,10 @@
 """What a person uses in a notebook: frames against what lies in run folders, figures against those of the page."""
 
-import io
 import json
 import math
-import pickle
 import shutil
 import statistics
-from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -24,29 +19,27 @@ from ettsweep.study.sweep_store import extend_sweep
 
 FRAMES = ("runs", "verdicts", "points", "curves", "spikes")
 SEEDS, FRESH = (0, 1), 10
-SCHEDULE = {"total_steps": 240, "warmup_steps": 24, "eval_every": 40}
-
-
-def make(folder: Path, name: str, **changes: Any) -> None:
-    """Make a sweep of nine points under two strategies, lowest at the centre, each with two finished runs."""
-    mapping = {"wd": {"range": [-1, 1]}, "strategies": ["standard", "ntk"], "seeds": list(SEEDS), "criterion": {}}
-    recipe = {"recipe": {"batch_size": 32, "schedule": SCHEDULE}}
-    sweep_spec = load_sweep_spec(write_grid(folder / f"{name}.yaml", **(mapping | recipe | changes)))
-    extend_sweep(folder / "results", name, sweep_spec)
-    for study in sweep_spec.studies(name):
-        for spec in study.specs():
-            steps = (round(math.log2(a / b)) for a, b in zip((spec.lr, spec.wd), study.centre, strict=True))
-            made_sweep.finish(folder / "results", spec, loss_at(*steps, spec.seed))
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a results folder of the sweep w8; the centre of standard was rerun with a fresh seed."""
+    """Return a results folder of a sweep of nine points under two strategies, lowest at the centre.
+
+    Each point has two finished runs; the centre of standard was rerun with a fresh seed.
+    """
     folder = tmp_path_factory.mktemp("made")
-    make(folder, "w8")
-    base = next(study.base for study in load_sweep_spec(folder / "w8.yaml").studies() if study.strategy == "standard")
-    made_sweep.finish(folder / "results", base.with_point(base.point, FRESH), 0.125)
-    return folder / "results"
+    recipe = {"batch_size": 32, "schedule": {"total_steps": 240, "warmup_steps": 24, "eval_every": 40}}
+    wd, strategies = {"range": [-1, 1]}, ["standard", "ntk"]
+    grid = write_grid(folder / "w8.yaml", wd=wd, strategies=strategies, seeds=list(SEEDS), criterion={}, recipe=recipe)
+    results, sweep_spec = folder / "results", load_sweep_spec(grid)
+    extend_sweep(results, "w8", sweep_spec)
+    standard, ntk = sweep_spec.studies("w8")
+    for study in (standard, ntk):
+        for spec in study.specs():
+            steps = (round(math.log2(a / b)) for a, b in zip((spec.lr, spec.wd), study.centre, strict=True))
+            made_sweep.finish(results, spec, loss_at(*steps, spec.seed))
+    made_sweep.finish(results, standard.base.with_point(standard.base.point, FRESH), 0.125)
+    return results
 
 
 @pytest.fixture
@@ -59,13 +52,6 @@ def copied(folder: Path, results: Path) -> Path:
 def loaded(folder: Path) -> Results:
     """Return what it has."""
     return load(folder)
-
-
-def files(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-
-
-# --- frames ---------------------------------------------------------------------------------------------------------
 
 
 def test_runs_are_those_of_the_folder(folder: Path, loaded: Results) -> None:
@@ -89,16 +75,6 @@ def test_verdicts_are_those_of_the_command_line(folder: Path, loaded: Results) -
     }
 
 
-def test_curves_are_what_was_recorded(folder: Path, loaded: Results) -> None:
-    for run, rows in loaded.curves.groupby("run"):
-        lines = [json.loads(line) for line in (folder / "runs" / str(run) / "metrics.jsonl").read_text().splitlines()]
-        for name in ("loss", "val_loss"):
-            recorded = [(line["step"], line[name]) for line in lines if name in line]
-            assert list(rows.dropna(subset=[name])[["step", name]].itertuples(index=False, name=None)) == recorded
-    assert loaded.curves["run"].nunique() == 37
-    assert set(loaded.curves.loc[~loaded.curves["counted"], "seed"]) == {FRESH}
-
-
 def test_a_folder_without_anything_has_frames_with_all_columns(loaded: Results, results: Path) -> None:
     results.mkdir()
     empty = load(results)
@@ -109,76 +85,21 @@ def test_a_folder_without_anything_has_frames_with_all_columns(loaded: Results, 
         empty.figures.scores()
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_frames_are_written_copied_and_sent_like_any_of_pandas(
-    loaded: Results, results: Path, name: str, tmp_path: Path
-) -> None:
-    results.mkdir()
-    frame, empty = (getattr(each, name) for each in (loaded, load(results)))
-    assert {str(dtype) for dtype in frame.dtypes} <= {"str", "Int64", "float64", "bool"}
-    assert list(frame.dtypes) == list(empty.dtypes)
-    for each in (frame, empty):
-        each.to_parquet(tmp_path / "frame.parquet")
-        for copied in (pd.read_parquet(tmp_path / "frame.parquet"), pickle.loads(pickle.dumps(each)), deepcopy(each)):
-            pd.testing.assert_frame_equal(copied, each)
-        assert len(pd.read_csv(io.StringIO(each.to_csv()))) == len(each)
+def test_frames_survive_parquet(loaded: Results, tmp_path: Path) -> None:
+    for frame in (getattr(loaded, name) for name in FRAMES):
+        frame.to_parquet(tmp_path / "frame.parquet")
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "frame.parquet"), frame)
 
 
-def test_reading_writes_nothing(copied: Path) -> None:
-    before = files(copied)
-    loaded = load(copied)
-    for name in FRAMES:
-        getattr(loaded, name)
-    loaded.figures.lattice("ntk").to_dict()
-    loaded.figures.curves("ntk").to_dict()
-    assert files(copied) == before
-
-
-# --- what is meant --------------------------------------------------------------------------------------------------
-
-
-WRONG: list[tuple[Callable[[Results], object], str]] = [
-    (
-        lambda r: r.figures.lattice(),
-        "several strategies match; choose one by strategy and sweep: ('standard', 'w8'), ('ntk', 'w8')",
-    ),
-    (lambda r: r.figures.lattice("mup"), "unknown strategy 'mup'. Known: ntk, standard"),
-    (lambda r: load(r.folder, "w9"), "unknown sweep 'w9'. Known: w8"),
-]
-
-
-@pytest.mark.parametrize(("requested", "message"), WRONG)
-def test_what_is_not_there_is_told_with_what_is(
-    loaded: Results, requested: Callable[[Results], object], message: str
-) -> None:
-    with pytest.raises(InputError) as error:
-        requested(loaded)
-    assert str(error.value) == message
-
-
-def test_where_sweeps_are_several_figures_want_one(copied: Path) -> None:
-    make(copied.parent, "w9", recipe={"batch_size": 16, "schedule": SCHEDULE}, strategies=["ntk", "mup"])
-    assert set(load(copied, "w9").runs["sweep"]) == {"w9"}
-    assert set(load(copied).verdicts["sweep"]) == {"w8", "w9"}
-    figures = load(copied).figures
-    with pytest.raises(InputError, match="there are several sweeps; choose one: 'w8', 'w9'"):
-        figures.strategies()
-    with pytest.raises(InputError, match=r"choose one by strategy and sweep: \('ntk', 'w8'\), \('ntk', 'w9'\)"):
-        figures.lattice("ntk")
-    assert figures.lattice("mup").to_dict() == load(copied, "w9").figures.lattice("mup").to_dict()
-
-
-def test_what_is_no_results_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match="none: no such folder; `load` takes the results folder of ettsweep's commands"
-    ):
-        load(tmp_path / "none")
-    (tmp_path / "notes.txt").touch()
+def test_what_is_not_there_is_told_with_what_is(loaded: Results, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^several strategies match; choose one by strategy and sweep: .*'ntk', 'w8'"):
+        loaded.figures.lattice()
+    with pytest.raises(InputError, match=r"^unknown strategy 'mup'\. Known: ntk, standard$"):
+        loaded.figures.lattice("mup")
+    with pytest.raises(InputError, match=r"^unknown sweep 'w9'\. Known: w8$"):
+        load(loaded.folder, "w9")
     with pytest.raises(InputError, match="is not a results folder: it has no runs/ and no sweeps/"):
         load(str(tmp_path))
-
-
-# --- what is broken -------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
@@ -201,14 +122,10 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(copied: Path) -> None:
         load(copied, "w9")
 
 
-# --- figures --------------------------------------------------------------------------------------------------------
-
-
 def test_each_figure_has_data(loaded: Results) -> None:
     figures = loaded.figures
-    charts = [figures.strategies(), figures.seeds(), figures.scores()]
-    charts += [draw("ntk") for draw in (figures.lattice, figures.curves)]
-    assert all(any(chart.to_dict()["datasets"].values()) for chart in charts)
+    for chart in (figures.strategies(), figures.seeds(), figures.scores(), figures.curves("ntk")):
+        assert any(chart.to_dict()["datasets"].values())
 
 
 def test_a_figure_is_shown_and_saved_with_its_data_and_looks(loaded: Results, tmp_path: Path) -> None:
@@ -221,10 +138,7 @@ def test_a_figure_is_shown_and_saved_with_its_data_and_looks(loaded: Results, tm
     assert f">{best}</text>" in svg
     for text in (shown, html):
         assert f'"mean": "{best}"' in text
-        assert '"background": "transparent"' in text
     for text in (shown, html, svg):
-        assert "currentColor" in text
         assert "Liberation Sans" in text
-    for kind, begins in (("pdf", b"%PDF"), ("png", b"\x89PNG")):
-        chart.save(tmp_path / f"map.{kind}")
-        assert (tmp_path / f"map.{kind}").read_bytes().startswith(begins)
+    chart.save(tmp_path / "map.pdf")
+    assert (tmp_path / "map.pdf").read_bytes().startswith(b"%PDF")

@@ -2,12 +2,8 @@
 
 import contextlib
 import os
-import random
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -103,21 +99,12 @@ def test_a_result_that_was_edited_is_read_again(results: Path, runs: list[RunDir
 def test_a_damaged_cache_is_made_anew_without_a_word(results: Path, runs: list[RunDir]) -> None:
     first = read(results)
     path = cache_file()
-    whole, rng = path.read_bytes(), random.Random(0)
-    digits = [at for at, byte in enumerate(whole) if byte in b"12345678"]
-    for _ in range(60):
-        data = bytearray(whole)
-        match rng.randrange(3):
-            case 0:
-                del data[rng.randrange(len(data)) :]
-            case 1:
-                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-            case 2:  # still JSON, of another number
-                data[rng.choice(digits)] += 1
-        path.write_bytes(data)
+    whole = path.read_bytes()
+    other_score = whole.replace(b"0.24285", b"0.24286")
+    assert other_score != whole
+    for damaged in (other_score, whole[: len(whole) // 2], whole[:-1], b"no database"):
+        path.write_bytes(damaged)
         assert read(results) == first
-    path.write_bytes(b"no database")
-    assert read(results) == first
     assert opened(results) == [], "it is whole again"
 
 
@@ -157,30 +144,3 @@ def test_what_was_kept_of_folders_that_nobody_uses_is_deleted(results: Path, run
     read(results)
     assert not old.exists()
     assert len(list((cache_folder() / "runs").iterdir())) == 2
-
-
-KEEP = """
-import sys
-from pathlib import Path
-from ettsweep.runs.index import load_run_index
-from ettsweep.files import cache_folder
-import shutil
-results = Path(sys.argv[1])
-print("ready", flush=True)
-while True:
-    shutil.rmtree(cache_folder(), ignore_errors=True)
-    load_run_index(results)
-"""
-
-
-def test_a_kill_while_it_is_written_loses_nothing(results: Path, runs: list[RunDir]) -> None:
-    first, rng = from_folders(results), random.Random(1)
-    for _ in range(4):
-        process = subprocess.Popen([sys.executable, "-c", KEEP, str(results)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(rng.uniform(0, 0.1))  # any instant will do
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        assert read(results) == first

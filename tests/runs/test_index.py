@@ -1,16 +1,16 @@
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.audit import audited
+from support.claims import StubLiveness
 
 from ettsweep.errors import InputError
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import find_run_id, load_run_index
 from ettsweep.runs.spec import RunSpec
-from ettsweep.runs.state import LocalLiveness, Owner, State, Status
+from ettsweep.runs.state import State
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -29,29 +29,6 @@ def finish(results: Path, spec: RunSpec, score: float | None) -> RunDir:
     return RunDir(attempt.run)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-def test_no_results_folder_holds_no_runs(results: Path) -> None:
-    run_index = load_run_index(results)
-    assert (run_index.runs, run_index.broken) == ({}, {})
-    results.touch()
-    assert load_run_index(results).runs == {}
-
-
-class StubLiveness(LocalLiveness):
-    """A liveness that answers as a test wants, or asks this machine."""
-
-    def __init__(self, queued: str = "", life: Any = None) -> None:
-        self.queued, self.life = queued, life
-
-    def owner(self, attempt: Attempt) -> Owner:
-        return Owner(self.life) if self.life else super().owner(attempt)
-
-    def job_status(self, run_id: str) -> Status | None:
-        return Status(State.QUEUED) if run_id == self.queued else None
-
-
 def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: MakeSpec) -> None:
     result, diverged, running, failed, queued, missing = (make_spec(seed=seed) for seed in range(6))
     finish(results, result, 0.25)
@@ -60,15 +37,10 @@ def test_each_run_is_found_with_its_state_and_score(results: Path, make_spec: Ma
     start(results, failed).record_failure("error", "ValueError: bad")
     for spec in (queued, missing):
         RunDir.create(results, spec)
-    run_index = load_run_index(results, StubLiveness(queued=queued.run_id))
-    assert {run.seed: (run.state, run.score) for run in run_index.runs.values()} == {
-        0: (State.DONE, 0.25),
-        1: (State.DIVERGED, None),
-        2: (State.RUNNING, None),
-        3: (State.FAILED, None),
-        4: (State.QUEUED, None),
-        5: (State.MISSING, None),
-    }
+    run_index = load_run_index(results, StubLiveness(queued.run_id))
+    states = [State.DONE, State.DIVERGED, State.RUNNING, State.FAILED, State.QUEUED, State.MISSING]
+    assert {run.seed: run.state for run in run_index.runs.values()} == dict(enumerate(states))
+    assert run_index.runs[result.run_id].score == 0.25
     assert run_index.runs[failed.run_id].status.reason == "ValueError: bad"
     assert run_index.status_of("0" * 12).state is State.MISSING
 
@@ -80,7 +52,7 @@ def test_each_file_of_a_finished_run_is_opened_once(results: Path, make_spec: Ma
     assert sorted(opened) == sorted(str(path) for run in runs for path in (run.spec_path, run.result_path))
 
 
-@pytest.mark.parametrize("content", ["{", '{"seed": true}', "another seed"])
+@pytest.mark.parametrize("content", ["{", "another seed"])
 def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
     results: Path, make_spec: MakeSpec, content: str
 ) -> None:
@@ -93,11 +65,7 @@ def test_a_broken_folder_is_told_apart_and_waits_to_be_written_anew(
     run_index = load_run_index(results)
     assert list(run_index.runs) == [sound.run_id]
     assert list(run_index.broken) == [broken.run_id]
-    status = run_index.status_of(broken.run_id)
-    assert (status.state, status.reason) == (
-        State.INTERRUPTED,
-        "its spec.json is damaged and will be rewritten",
-    )
+    assert run_index.status_of(broken.run_id).state is State.INTERRUPTED
     assert "repeat the command that requested the run, which rewrites it" in run_index.broken[broken.run_id]
 
 
@@ -117,9 +85,6 @@ def test_a_family_is_all_runs_that_differ_in_lr_wd_and_seed_only(results: Path, 
         RunDir.create(results, spec)
     runs = load_run_index(results).family_runs(family[0])
     assert {run.id for run in runs} == {spec.run_id for spec in family}
-
-
-# --- choosing -------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_found_by_the_start_of_its_id(results: Path, make_spec: MakeSpec) -> None:

@@ -3,15 +3,13 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
 from ettsweep.errors import InputError
 from ettsweep.runs.spec import RunSpec, validated_spec
-from ettsweep.schema import OmitFromIdAt
 from ettsweep.strategies.strategy import map_point
-from ettsweep.trainer.recipe import TransformerRun
 
 MakeSpec = Callable[..., RunSpec]
 
@@ -39,9 +37,6 @@ PINNED_FIELDS: dict[str, Any] = {
 }
 
 
-# --- identity -----------------------------------------------------------------------------------------------
-
-
 def test_id_of_a_known_run_never_changes() -> None:
     """A change here orphans every run that anybody has trained: give a new field an OmitAt instead."""
     spec = validated_spec(PINNED_FIELDS, "spec")
@@ -52,13 +47,9 @@ def test_id_of_a_known_run_never_changes() -> None:
 
 
 def test_1_and_1_0_are_one_number(make_spec: MakeSpec) -> None:
-    optimizer = {"kind": "adamw", "clip_norm": 1}
-    with_ints = make_spec(lr=1, strategy={"s": 1}, schedule={"lr_min": 0}, optimizer=optimizer)
-    optimizer = {"kind": "adamw", "clip_norm": 1.0}
-    with_floats = make_spec(lr=1.0, strategy={"s": 1.0}, schedule={"lr_min": 0.0}, optimizer=optimizer)
-    assert with_ints.run_id == with_floats.run_id
-    zeros = ({"wd": zero, "strategy": {"s": zero}, "schedule": {"lr_min": zero}} for zero in (0.0, -0.0))
-    assert len({make_spec(**zero).run_id for zero in zeros}) == 1
+    with_ints = make_spec(lr=1, strategy={"s": 1}, schedule={"lr_min": 0})
+    assert with_ints.run_id == make_spec(lr=1.0, strategy={"s": 1.0}, schedule={"lr_min": 0.0}).run_id
+    assert make_spec(wd=0.0, strategy={"s": 0.0}).run_id == make_spec(wd=-0.0, strategy={"s": -0.0}).run_id
     assert make_spec(wd=0.0).run_id != make_spec(wd=1e-30).run_id
 
 
@@ -69,19 +60,12 @@ def test_stating_a_default_keeps_the_id(make_spec: MakeSpec) -> None:
     assert make_spec(optimizer={"beta1": 0.9}).run_id == spec.run_id
 
 
-def test_spec_survives_json(make_spec: MakeSpec) -> None:
-    spec = make_spec(lr=0.1 + 0.2, wd=1e-300, schedule={"lr_min": 1e-6})
-    assert validated_spec(json.loads(spec.model_dump_json()), "spec") == spec
-
-
-@pytest.mark.parametrize("width", [100, 1024])
-@pytest.mark.parametrize(("a", "b"), [(None, 0.3), (0.5, 1.0)])
+@pytest.mark.parametrize(("width", "a", "b"), [(100, None, 0.3), (1024, 0.5, 1.0)])
 def test_point_mapped_there_and_back_is_the_same_run(
     make_spec: MakeSpec, width: int, a: float | None, b: float | None
 ) -> None:
-    for lr, wd in ((1e-3, 0.8), (0.3, 1e-4), (20.0, 4e-5)):
-        back = map_point(*map_point(lr, wd, a, b, width), b, a, width)
-        assert make_spec(lr=back[0], wd=back[1]).run_id == make_spec(lr=lr, wd=wd).run_id
+    lr, wd = map_point(*map_point(1e-3, 0.8, a, b, width), b, a, width)
+    assert make_spec(lr=lr, wd=wd).run_id == make_spec(lr=1e-3, wd=0.8).run_id
 
 
 VARIANTS: list[dict[str, Any]] = [
@@ -151,26 +135,6 @@ def test_every_field_changes_the_run_and_all_but_the_point_and_seed_the_family(
             families.add(changed.family_id)
 
 
-def test_a_later_field_keeps_old_ids_at_its_omitted_value(make_spec: MakeSpec) -> None:
-    class Later(TransformerRun):
-        ema: Annotated[float, OmitFromIdAt(0.0)] = 0.0
-
-    spec = make_spec()
-    afterwards_value = Later(**spec.model_dump())
-    assert (afterwards_value.run_id, afterwards_value.family_id) == (spec.run_id, spec.family_id)
-    assert Later(**spec.model_dump(), ema=0.9).family_id != spec.family_id
-
-
-# --- messages -----------------------------------------------------------------------------------------------
-
-
-def message(data: object) -> list[str]:
-    with pytest.raises(InputError) as error:
-        validated_spec(data, "grids/a.yaml")
-    assert error.value.exit_code == 2
-    return str(error.value).splitlines()
-
-
 def test_all_problems_are_told_at_once() -> None:
     data = PINNED_FIELDS | {
         "model": PINNED_FIELDS["model"] | {"width": 100, "heads": 12},
@@ -179,8 +143,12 @@ def test_all_problems_are_told_at_once() -> None:
         "batchsize": 64,
         "precision": "fp8",
         "lr": 0,
+        "wd": float("nan"),
+        "seed": True,
     }
-    assert sorted(message(data)) == [
+    with pytest.raises(InputError) as error:
+        validated_spec(data, "grids/a.yaml")
+    assert sorted(str(error.value).splitlines()) == [
         "grids/a.yaml: batchsize: unknown key; did you mean batch_size?",
         "grids/a.yaml: lr: input should be greater than 0, got 0",
         "grids/a.yaml: model: width 100 is not divisible by heads 12; nearest width: 96, 108",
@@ -188,45 +156,14 @@ def test_all_problems_are_told_at_once() -> None:
         "grids/a.yaml: optimizer.beta3: unknown key; did you mean optimizer.beta2?",
         "grids/a.yaml: precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16', got 'fp8'",
         "grids/a.yaml: schedule: warmup_steps 240 must be below total_steps 240",
+        "grids/a.yaml: seed: input should be a valid integer, got True",
+        "grids/a.yaml: wd: input should be a finite number, got nan",
     ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"batch_size": "64"}, "batch_size: input should be a valid integer, got '64'"),
-        ({"seed": True}, "seed: input should be a valid integer, got True"),
-        ({"seed": 2**31}, "seed: input should be less than or equal to 2147483647, got 2147483648"),
-        ({"lr": float("nan")}, "lr: input should be a finite number, got nan"),
-        ({"wd": -0.5}, "wd: input should be greater than or equal to 0, got -0.5"),
-        (
-            {"task": "mnist"},
-            "task: unknown kind 'mnist'. Known: cifar10, cifar100, denoise, digits, imagenet, images, next_token",
-        ),
-        ({"task": {"train_size": 3}}, "task.kind: is required"),
-        ({"optimizer": {"kind": "sgd", "beta1": 0.9}}, "optimizer.beta1: unknown key"),
-        (
-            {"schedule": {"total_steps": 24, "warmup_steps": 0, "eval_every": 8, "stop_step": 25}},
-            "schedule: stop_step 25 is beyond total_steps 24",
-        ),
-        (
-            {"model": PINNED_FIELDS["model"] | {"width": 2, "patch_size": 16}},
-            "model: width 2 is not divisible by heads 4; nearest width: 4; "
-            "image_size 8 is not divisible by patch_size 16; nearest image_size: 16",
-        ),
-    ],
-)
-def test_message_names_the_key_and_what_would_be_legal(changes: dict[str, object], expected: str) -> None:
-    (line,) = message(PINNED_FIELDS | changes)
-    assert line.startswith(f"grids/a.yaml: {expected}")
-
-
 def test_what_trains_alike_is_one_run(make_spec: MakeSpec) -> None:
-    schedule = {"total_steps": 24, "warmup_steps": 4, "eval_every": 8}
-    spec = make_spec(schedule=schedule)
-    assert make_spec(schedule=schedule | {"stop_step": 24}) == spec
-    assert make_spec(schedule=schedule | {"stop_step": 24}).run_id == spec.run_id
-    assert make_spec(schedule=schedule | {"stop_step": 23}).run_id != spec.run_id
+    assert make_spec(schedule={"stop_step": 24}) == make_spec()
+    assert make_spec(schedule={"stop_step": 23}).run_id != make_spec().run_id
     standard = [make_spec(strategy={"s": None, "mlp_factor": m}).run_id for m in ("ignore", "include")]
     assert standard[0] == standard[1], "M enters no factor of the standard strategy"
     family = [make_spec(strategy={"s": 0.0, "mlp_factor": m}).run_id for m in ("ignore", "include")]

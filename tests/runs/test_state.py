@@ -1,15 +1,14 @@
 """States: derived from what a folder says, from owners and from jobs."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from support.claims import StubLiveness, claimed, dead_process, finished, state
 
-from ettsweep.processes import Process, process_identity
+from ettsweep.processes import Process
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.runs.state import MAX_LOST_ATTEMPTS, LocalLiveness, Owner, State, Status
+from ettsweep.runs.state import MAX_LOST_ATTEMPTS, Owner, State, Status
 
 
 def test_missing_then_queued_then_running_then_done(run: RunDir) -> None:
@@ -101,22 +100,6 @@ def test_attempts_lost_in_a_row_are_a_failure_until_retried(run: RunDir) -> None
     )
     run.retry()
     assert state(run) == (State.INTERRUPTED, "killed by SIGKILL")
-    for _ in range(MAX_LOST_ATTEMPTS - 1):
-        claimed(run, owner)
-        assert run.status().state is State.INTERRUPTED
-    claimed(run, owner)
-    assert run.status().state is State.FAILED
-
-
-def test_attempts_whose_loss_their_process_does_not_tell_count_too(run: RunDir) -> None:
-    elsewhere = replace(process_identity(), boot_id="another")
-    for number in range(1, MAX_LOST_ATTEMPTS + 1):
-        claimed(run, elsewhere)
-        assert run.status().state is State.UNKNOWN
-        run.give_up(number)
-        assert run.status().state is (State.INTERRUPTED if number < MAX_LOST_ATTEMPTS else State.FAILED)
-    run.retry()
-    assert run.status().state is State.INTERRUPTED
 
 
 def test_lost_attempts_that_got_further_are_bad_luck(run: RunDir) -> None:
@@ -153,34 +136,6 @@ def test_an_attempt_that_was_given_up_is_dead_though_its_process_lives(run: RunD
     assert state(run) == (State.INTERRUPTED, "its worker died")
     claimed(run)
     assert run.status().state is State.RUNNING, "the next attempt is not given up"
-
-
-class AskedTooEarly(LocalLiveness):
-    """What takes a further look is asked only where it decides."""
-
-    def owner(self, attempt: Attempt) -> Owner:
-        raise AssertionError
-
-    def job_status(self, run_id: str) -> Status | None:
-        raise AssertionError
-
-
-def test_only_what_decides_is_looked_up(run: RunDir) -> None:
-    run.cancel()
-    assert run.status(AskedTooEarly()) == Status(State.CANCELLED)
-    run.retry()
-    attempt = claimed(run)
-    attempt.record_failure("error", "no")
-    assert run.status(AskedTooEarly()) == Status(State.FAILED, "no")
-    run.cancel()
-    assert run.status(AskedTooEarly()) == Status(State.CANCELLED)
-
-
-def test_a_cancelled_run_whose_owner_cannot_be_seen_is_unknown(run: RunDir) -> None:
-    claimed(run, Process("node7", "its boot", 1, "1"))
-    run.cancel()
-    assert state(run, run.id)[0] is State.UNKNOWN
-    assert run.status(StubLiveness(life="dead")) == Status(State.CANCELLED)
 
 
 def test_requeued_attempts_do_not_count_as_lost(run: RunDir) -> None:

@@ -3,13 +3,12 @@
 import gzip
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ettsweep.launch.progress import ProgressMonitor, SweepStatus
+from ettsweep.launch.progress import ProgressMonitor
 from ettsweep.processes import process_identity
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import load_run_index
@@ -23,7 +22,6 @@ from ettsweep.runs.timing import RunTimes, makespan_s
     [
         ([60.0], [100.0] * 3, 4, 100),  # three start at once beside it
         ([60.0, 10.0], [100.0] * 3, 2, 210),  # 10+100, 60+100, 110+100
-        ([60.0, 10.0], [100.0] * 3, 0, 210),  # what runs counts, whoever counted
         ([7.0] * 8, [50.0] * 81, 8, 557),
     ],
 )
@@ -59,106 +57,20 @@ def test_time_left_is_measured_or_not_told(results: Path, make_spec: Any) -> Non
     assert left(pace, (first, half), (second, QUEUED)) == pytest.approx(100 + (80 + 100) / (1 + 0.5))
 
 
-def test_what_workers_that_train_several_runs_have_left_is_shared_out(make_spec: Any) -> None:
-    """Of K runs in an ensemble, each takes a K-th of its worker's seconds; in whatever ensembles, as much is left."""
-    specs = [make_spec(seed=seed) for seed in range(13)]
-    item, other = process_identity(), replace(process_identity(), pid=1)
-    # Two ensembles: at one half of 100 s for each of four runs; at three quarters, for each of two.
-    together = Status(State.RUNNING, progress=0.5, remaining_s=200.0, remaining_slot_s=50.0, worker=item)
-    ahead = Status(State.RUNNING, progress=0.75, remaining_s=50.0, remaining_slot_s=25.0, worker=other)
-    runs = [*((spec, together) for spec in specs[:4]), *((spec, ahead) for spec in specs[4:6])]
-    assert left(RunTimes(), *runs, at_once=2) == 200, "as long as the longer one, and not 50 s"
-    queued = [(spec, QUEUED) for spec in specs[6:]]
-    assert left(RunTimes(), *runs, *queued[:1], at_once=2) == 200, "the other worker has it in 50 s + 100 s"
-    assert left(RunTimes(), *runs, *queued, at_once=2) == (200 + 50 + 7 * 100 + 50) / 2, (
-        "four for one, three for the other"
-    )
-    assert left(RunTimes(), *runs, *queued, at_once=3) == 350, "200+100, 50+300, 0+300: a third has just begun"
+# --- recorded histories, as the monitor sees them -------------------------------------------------------------------
+
+HISTORIES = Path(__file__).parent / "histories"
 
 
-@pytest.mark.parametrize(
-    ("result", "seconds"),
-    [
-        ({"wall_s": 80.0, "device_s": 80.0}, 80),
-        ({"wall_s": 80.0, "device_s": 10.0, "execution": {"processes": 1, "ensemble": 8}}, 10),
-        ({"wall_s": 80.0, "device_s": 160.0, "execution": {"processes": 2}}, 80),
-        ({}, None),
-    ],
-)
-def test_a_finished_run_took_its_part_of_a_worker(
-    results: Path, make_spec: Any, result: dict[str, Any], seconds: float | None
-) -> None:
-    """Of eight runs at once an eighth, of two devices the time of one."""
-    spec = make_spec()
-    assert RunDir.create(results, spec).finish({"status": "done", "score": 1.0} | result, [])
-    times = RunTimes.of(load_run_index(results))
-    half = Status(State.RUNNING, progress=0.5)
-    assert left(times, (make_spec(seed=1), half)) == (seconds and seconds / 2)
-    assert times.device_s(make_spec(seed=2)) == result.get("device_s")
-
-
-# --- as the monitor sees it -----------------------------------------------------------------------------------------
-
-
-def submitted(results: Path, specs: list[RunSpec], workers: dict[str, dict[str, Any]]) -> None:
-    """Write a local submission whose workers are this process, with what each says of itself."""
+def submitted(results: Path, specs: list[RunSpec], workers: list[str]) -> None:
+    """Write a local submission whose workers are this process."""
     folder = results / "jobs" / "000001-0123abcd"
     folder.mkdir(parents=True)
     me = process_identity().to_json()
     mapping = {"kind": "local", "runs": [spec.run_id for spec in specs], "profile": {}, "submitter": me}
     (folder / "submission.json").write_text(json.dumps(mapping | {"slots": [{"name": name} for name in workers]}))
-    for name, messages in workers.items():
-        (folder / f"worker-{name}.json").write_text(json.dumps({"process": me, "leaving": False} | messages))
-
-
-def trains(results: Path, spec: RunSpec, *pace: tuple[float, float], pid: int | None = None, **execution: int) -> None:
-    """Write an attempt of a process, this one by default, with so many seconds at each share of its steps.
-
-    An ensemble of so many has had the device for all of them.
-    """
-    attempt = RunDir(results / "runs" / spec.run_id).claim({"slot": "cpu-0"}, after=0)
-    assert attempt
-    attempt.claim_path.write_text(json.dumps(attempt.claim() | {"process": process_identity(pid).to_json()}))
-    attempt.record("execution", execution)
-    devices = execution.get("processes", 1) / execution.get("ensemble", 1)
-    lines = [{"progress": share, "wall_s": seconds, "device_s": devices * seconds} for share, seconds in pace]
-    attempt.append(attempt.timings_path, lines)
-
-
-def look(results: Path, specs: list[RunSpec]) -> SweepStatus:
-    return ProgressMonitor(results, specs).poll()
-
-
-def test_the_first_look_counts_all_slots_and_not_how_long_a_run_took_to_start(results: Path, make_spec: Any) -> None:
-    slots = 4
-    specs = [make_spec(seed=seed) for seed in range(17)]
-    for spec in specs:
-        RunDir.create(results, spec)
-    submitted(results, specs, {f"cpu-{n}": {} for n in range(slots)})
-    assert look(results, specs).remaining_s is None, "nothing runs"
-    trains(results, specs[0], (0.001, 60.0), pid=os.getppid())
-    assert look(results, specs).remaining_s is None, "a minute for the first step is no rate"
-    trains(results, specs[1], (0.001, 60.0), (0.201, 80.0))  # 100 s a run
-    sweep_status = look(results, specs)
-    assert sweep_status.statuses[specs[1].run_id].remaining_s == pytest.approx(79.9)
-    ends = sorted([99.9, 79.9] + [0.0] * (slots - 2))
-    for _ in range(15):
-        ends = sorted([ends[0] + 100, *ends[1:]])
-    assert sweep_status.remaining_s == pytest.approx(ends[-1])
-
-
-def test_workers_that_wait_for_a_slot_are_no_help(results: Path, make_spec: Any) -> None:
-    specs = [make_spec(seed=seed) for seed in range(5)]
-    for spec in specs:
-        RunDir.create(results, spec)
-    submitted(results, specs, {"cpu-0": {}, "cpu-1": {"waits": ["/nowhere/cpu-1.lock"]}})
-    trains(results, specs[0], (0.1, 20.0), (0.2, 30.0))
-    assert look(results, specs).remaining_s == pytest.approx(80 + 4 * 100)
-
-
-# --- recorded histories ---------------------------------------------------------------------------------------------
-
-HISTORIES = Path(__file__).parent / "histories"
+    for name in workers:
+        (folder / f"worker-{name}.json").write_text(json.dumps({"process": me, "leaving": False}))
 
 
 def replay(results: Path, history: dict[str, Any], at_s: float) -> list[RunSpec]:
@@ -173,12 +85,14 @@ def replay(results: Path, history: dict[str, Any], at_s: float) -> list[RunSpec]
             execution = {"execution": {"processes": 1, "ensemble": item["ensemble"]}}
             assert run.finish(item["result"] | {"score": 1.0} | execution, [])
         elif item["claimed_s"] <= at_s:
-            trains(results, spec, pid=pids[item["worker"]], processes=1, ensemble=item["ensemble"])
-            attempt = run.latest_attempt()
+            attempt = run.claim({"slot": "cpu-0"}, after=0)
             assert attempt
+            owner = process_identity(pids[item["worker"]]).to_json()
+            attempt.claim_path.write_text(json.dumps(attempt.claim() | {"process": owner}))
+            attempt.record("execution", {"processes": 1, "ensemble": item["ensemble"]})
             lines = [dict(zip(("time", "progress", "wall_s", "device_s"), line, strict=True)) for line in item["lines"]]
             attempt.append(attempt.timings_path, [line for line in lines if line.pop("time") <= at_s])
-    submitted(results, specs, {worker: {} for worker in workers})
+    submitted(results, specs, workers)
     return specs
 
 
@@ -189,7 +103,7 @@ def test_time_left_of_recorded_sweeps_is_right_within_a_fifth(tmp_path: Path, pa
     end_s, errors = max(item["ended_s"] for item in history["runs"]), []
     for share in (0.25, 0.5, 0.75):
         specs = replay(tmp_path / str(share), history, share * end_s)
-        left_s = look(tmp_path / str(share), specs).remaining_s
+        left_s = ProgressMonitor(tmp_path / str(share), specs).poll().remaining_s
         assert left_s is not None
         errors.append(left_s / ((1 - share) * end_s) - 1)
     assert abs(sorted(errors, key=abs)[1]) < 0.2, errors

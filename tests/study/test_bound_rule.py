@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 from scipy import stats
+from study.scored_runs import SIX, Offset, run_at
 from support.digits_search import CENTRE, digits_search, offset_of
 from support.made_sweep import changed
 from support.points import moved
@@ -35,11 +35,8 @@ from ettsweep.study.surface import Position
 from ettsweep.study.verdict import Bound, RunsNeeded, Verdict
 from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
 
-Offset = tuple[int, int]
-SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
 SEVEN: list[Offset] = [(0, 0), *SIX]
 WIDE: list[Offset] = [(lr, wd) for lr in range(-2, 3) for wd in range(-2, 3)]
-FAR: list[Offset] = [(lr, wd) for lr in range(-4, 5) for wd in range(-4, 5)]
 STRATEGIES = [StrategySpec(s=s) for s in (0.0, 0.25, 0.5, 1.0)]
 
 
@@ -47,19 +44,10 @@ STRATEGIES = [StrategySpec(s=s) for s in (0.0, 0.25, 0.5, 1.0)]
 def search_of(tmp_path: Path) -> Callable[..., Study]:
     """Return a function that makes a search of digits that asks for the centre alone."""
 
-    def make(seeds: Sequence[int] = (0, 1, 2), margin: str = "5%", confidence: float = 0.95, lr: str = "0, 0") -> Study:
-        criterion = f"{{margin: {margin}, confidence: {confidence}}}"
-        return digits_search(tmp_path, f"{{range: [{lr}]}}", "{range: [0, 0]}", seeds, criterion)
+    def make(seeds: Sequence[int] = (0, 1, 2), margin: str = "5%") -> Study:
+        return digits_search(tmp_path, "{range: [0, 0]}", "{range: [0, 0]}", seeds, f"{{margin: {margin}}}")
 
     return make
-
-
-def run_at(study: Study, offset: tuple[float, float], seed: int, score: float | None, state: State = State.DONE) -> Run:
-    point = moved(CENTRE, *offset)
-    spec = study.base.with_point(point, seed)
-    state = State.DIVERGED if score is None and state is State.DONE else state
-    result = {"score": score} if state.finished else None
-    return Run(RunDir(Path("runs") / spec.run_id), spec, Status(state), result)
 
 
 def bowl(offset: Offset, curvature: float = 0.1) -> float:
@@ -126,8 +114,7 @@ def posterior(search_of: Callable[..., Study]) -> Posterior:
     return fitted
 
 
-@pytest.mark.parametrize("confidence", [0.6, 0.95])
-@pytest.mark.parametrize("other", OTHERS[:2])
+@pytest.mark.parametrize(("confidence", "other"), [(0.6, OTHERS[0]), (0.95, OTHERS[1])])
 def test_the_bound_of_one_neighbour_is_a_quantile_of_students_t(
     posterior: Posterior, confidence: float, other: Position
 ) -> None:
@@ -162,38 +149,14 @@ def test_the_bound_of_six_is_met_by_the_product_of_their_probabilities(posterior
     assert confidence <= together.cdf(np.full(len(OTHERS), -math.log(1 - bound))) < (1 + confidence) / 2
 
 
-@pytest.mark.parametrize(
-    ("mode", "margin_is", "sign", "is_log"),
-    [
-        ("min", "share", 1, True),
-        ("min", "share", -1, False),
-        ("max", "share", -1, True),
-        ("min", "difference", 1, False),
-    ],
-)
-def test_sizes_of_scores_are_fitted_in_log_if_margins_are_shares_and_small_sizes_are_better(
-    mode: Literal["min", "max"], margin_is: Literal["share", "difference"], sign: int, is_log: bool
-) -> None:
-    scores = {position: {0: sign * 1.0, 1: sign * 1.1} for position in (ORIGIN, *OTHERS)}
-    metric = Metric("score", mode, "score", margin_is=margin_is)
-    posterior = fit_posterior(scores, ORIGIN, metric)
-    assert posterior is not None
-    assert posterior.is_log == is_log
-    mixed = fit_posterior(scores | {OTHERS[0]: {0: -sign * 1.0}}, ORIGIN, metric)
-    assert mixed is not None
-    assert not mixed.is_log
-
-
-@pytest.mark.parametrize("metric", [LOWEST_LOSS, BEST_ACCURACY])
-def test_a_margin_is_a_share_of_the_candidates_loss_or_points_of_its_accuracy(metric: Metric) -> None:
-    posterior = fit_posterior({ORIGIN: {0: 0.8, 1: 0.6}, (1.0, 0.0): {0: 0.7, 1: 0.6}}, ORIGIN, metric)
-    assert posterior is not None
-    better = 0.7 * 0.95 if metric is LOWEST_LOSS else 0.75  # than the mean, 0.7, by 5% or by 5 points
-    f = math.log(0.7 / better) if metric is LOWEST_LOSS else better - 0.7
-    assert posterior.to_margin(f) == pytest.approx(0.05)
-    for margin in (-0.5, 0.0, 0.05, 0.5):
-        assert posterior.to_margin(posterior.from_margin(margin)) == pytest.approx(margin)
-    assert posterior.from_margin(1.0) == (math.inf if metric is LOWEST_LOSS else 1.0), "no loss is below 0"
+def test_a_margin_is_a_share_of_the_candidates_score_or_points_of_it() -> None:
+    scores = {ORIGIN: {0: 0.8, 1: 0.6}, (1.0, 0.0): {0: 0.7, 1: 0.6}}
+    share_of_high = Metric("score", "max", "score", margin_is="share")
+    for metric, f in ((LOWEST_LOSS, -math.log(0.95)), (BEST_ACCURACY, 0.05), (share_of_high, 0.05 * 0.7)):
+        posterior = fit_posterior(scores, ORIGIN, metric)
+        assert posterior is not None
+        assert posterior.from_margin(0.05) == pytest.approx(f)
+        assert posterior.to_margin(f) == pytest.approx(0.05)
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
@@ -207,24 +170,14 @@ def test_little_noise_makes_an_optimum_and_much_leaves_it_open(search_of: Callab
     assert bound.value == bound.margin, "every neighbour is 10% or more behind; no less is stated"
     assert bound.best_probability > 0.999
     assert (bound.noise.source, bound.noise.sd) == ("measured", pytest.approx(0.01, rel=0.5))
-    flat = judged(study, noisy(study, WIDE, 0.2, curvature=0.06))
+    runs = noisy(study, WIDE, 0.2, curvature=0.06)
+    flat = judged(study, runs)
     assert flat.verdict == "unresolved"
     assert value_of(flat) > 0.05
     assert bound_of(flat).further_runs is not None
-
-
-def test_more_runs_make_the_bound_tighter_and_more_confidence_wider(search_of: Callable[..., Study]) -> None:
-    bounds = []
-    for number in (2, 16, 128):
-        study = search_of(seeds=range(number))
-        bounds.append(value_of(judged(study, noisy(study, WIDE, 0.3, 0.02), CENTRE)))
-    assert bounds[0] > bounds[1] > bounds[2]
-    study = search_of()
-    runs = noisy(study, WIDE, 0.2, 0.06)
-    criteria = (Criterion(confidence=confidence, margin=0.01) for confidence in (0.6, 0.99))
-    low, high = (judged(replace(study, criterion=criterion), runs) for criterion in criteria)
-    assert value_of(low) < value_of(high)
-    assert "(99%)" in headline(high)
+    sure = judged(replace(study, criterion=Criterion(margin=0.05, confidence=0.99)), runs)
+    assert value_of(sure) > value_of(flat)
+    assert "(99%)" in headline(sure)
 
 
 def test_one_seed_a_point_says_nothing_of_the_noise_until_a_fit_leaves_enough(search_of: Callable[..., Study]) -> None:
@@ -259,31 +212,6 @@ def test_no_optimum_is_declared_on_two_seeds_of_the_neighbour_that_decides(searc
         for offset in ((0, 0), (0, 1))
     ]
     assert len(seeds_of[0] & seeds_of[1]) == 3
-
-
-@pytest.mark.parametrize(("had", "alive"), [(1, 1), (1, 6), (2, 1), (2, 2)])
-def test_so_many_more_runs_as_the_reason_says_tell_the_noise(
-    search_of: Callable[..., Study], alive: int, had: int
-) -> None:
-    """As repeated seeds tell it, where some neighbours diverged; so do all of them that come before the last seed."""
-
-    def verdict_of(seeds: int) -> Verdict:
-        study = search_of(seeds=range(seeds))
-        lost = [run_at(study, o, s, None) for o in SIX[alive:] for s in study.seeds]
-        return judged(study, [*noisy(study, [(0, 0), *SIX[:alive]], 0.01), *lost], CENTRE)
-
-    reason = verdict_of(had).reason
-    runs, seeds = int(str(reason.facts["runs"])), int(str(reason.facts["seeds"]))
-    assert (reason.code, runs) == ("noise_unknown", seeds * (1 + alive))
-    sources = [bound_of(verdict_of(had + extra)).noise.source for extra in (seeds - 1, seeds)]
-    assert sources == ["unknown", "measured"]
-
-
-def test_scores_of_which_no_two_share_a_seed_say_nothing(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=[0])
-    verdict = judged(study, [run_at(study, (0, 0), 0, 1.0), *(run_at(study, o, 0, None) for o in SIX)])
-    assert (verdict.verdict, verdict.reason.code) == ("unresolved", "noise_unknown")
-    assert (verdict.reason.facts["lack"], verdict.reason.facts["runs"]) == ("shared_seeds", None)
 
 
 def test_the_candidate_is_the_best_of_the_surface_and_not_of_a_lucky_draw(search_of: Callable[..., Study]) -> None:
@@ -407,14 +335,13 @@ def test_the_likeliest_challengers_get_seeds_that_the_candidate_has_or_gets(open
     assert len(seeds[ORIGIN]) >= 2
 
 
-@pytest.mark.parametrize(("limit", "max_seeds"), [(0, 9), (1, 6), (2, 7), (5, 6), (30, 9)])
-def test_no_run_comes_twice_and_limits_are_kept(open_query: BoundQuery, limit: int, max_seeds: int) -> None:
-    chosen = next_runs(replace(open_query, max_seeds=max_seeds), limit)
-    assert len(chosen) <= limit + 1, "a new seed comes with two runs"
+def test_no_run_comes_twice_and_limits_are_kept(open_query: BoundQuery) -> None:
     used = [(position, seed) for position, seeds in open_query.used_seeds.items() for seed in seeds]
-    assert len({*used, *chosen}) == len(used) + len(chosen)
-    assert max(Counter(position for position, _ in used + chosen).values()) <= max_seeds
-    assert bool(chosen) == bool(limit), "the one with two seeds less may always have more"
+    for limit, max_seeds in ((0, 9), (1, 6), (30, 9)):
+        chosen = next_runs(replace(open_query, max_seeds=max_seeds), limit)
+        assert bool(limit) <= len(chosen) <= limit + 1, "a new seed comes with two runs"
+        assert len({*used, *chosen}) == len(used) + len(chosen)
+        assert max(Counter(position for position, _ in used + chosen).values()) <= max_seeds
 
 
 def with_errors(query: BoundQuery, factor: float) -> BoundQuery:
@@ -453,46 +380,24 @@ def test_runs_under_way_are_reckoned_with_and_failed_ones_passed_over(search_of:
     assert not set(asked(after.racing_specs(after.verdict(), 4))) & set(asked(first))
 
 
-def test_all_runs_of_climbs_and_races_are_counted_and_none_that_a_sweep_requested(
-    search_of: Callable[..., Study],
-) -> None:
-    study = search_of(seeds=(0, 1))
-    seven, wide = over(study, SEVEN), over(study, WIDE, "wide")
-    requested = noisy(study, WIDE, 0.02)
-    # A climb has left (4, 0) and (5, 0) behind, far from the candidate; a race ran two seeds at (0, 0) and one at (2, 2).
-    climbed = [run_at(study, (4, 0), 0, bowl((4, 0))), run_at(study, (5, 0), 0, bowl((5, 0)))]
-    raced = [run_at(study, (0, 0), seed, 1.0) for seed in RACING_SEEDS[:2]]
-    raced.append(run_at(study, (2, 2), RACING_SEEDS[0], bowl((2, 2))))
-    fresh = [run_at(study, (0, 0), 2, 1.0)]
-    bound_rule = BoundRule(seven, [*requested, *climbed, *raced, *fresh])
-    expected = {run.id for run in climbed + raced}
-    assert {run.id for run in bound_rule.extra_runs([wide])} == expected
-    elsewhere = {run.id for run in requested if offset_of(run.point) not in SEVEN}
-    assert {run.id for run in bound_rule.extra_runs()} == expected | elsewhere
-    # One more run that makes another point the candidate takes none of them away.
-    other_scores = [changed(run, result={"score": 0.2}) if offset_of(run.point) == (1, 0) else run for run in requested]
-    moved = BoundRule(seven, [*other_scores, *climbed, *raced])
-    assert offset_of(moved.verdict().point) != (0, 0)
-    assert {run.id for run in moved.extra_runs([wide])} >= expected
-
-
 def test_racing_saves_what_equal_seeds_would_have_taken(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=(0, 1))
     seven, requested = over(study, SEVEN), noisy(study, SEVEN, 0.02)
-    without_race = BoundRule(seven, requested)
-    assert without_race.runs_saved_by_racing(without_race.verdict()) == 0
+
+    def saved(*runs: Run, others: Sequence[Study] = ()) -> int:
+        bound_rule = BoundRule(seven, [*requested, *runs])
+        verdict = bound_rule.verdict()
+        assert offset_of(verdict.point) == (0, 0)
+        return bound_rule.runs_saved_by_racing(verdict, others)
+
+    assert saved() == 0
     raced = [run_at(study, (0, 0), seed, 1.0) for seed in RACING_SEEDS[:3]]
-    raced += [run_at(study, (1, 0), seed, bowl((1, 0))) for seed in RACING_SEEDS[:1]]
-    bound_rule = BoundRule(seven, [*requested, *raced])
-    verdict = bound_rule.verdict()
-    assert offset_of(verdict.point) == (0, 0)
+    raced.append(run_at(study, (1, 0), RACING_SEEDS[0], bowl((1, 0))))
     # The candidate has 5 seeds: 7 points of 5 are 35, and 14 + 4 were run.
-    assert bound_rule.runs_saved_by_racing(verdict) == 35 - 18
+    assert saved(*raced) == 35 - 18
     far = run_at(study, (2, 2), 0, bowl((2, 2)))
-    with_far = BoundRule(seven, [*requested, *raced, far])
-    assert with_far.runs_saved_by_racing(with_far.verdict()) == 35 - 18 - 1, "a race around an earlier candidate"
-    others = [over(study, [(2, 2)], "other")]
-    assert with_far.runs_saved_by_racing(with_far.verdict(), others) == 35 - 18
+    assert saved(*raced, far) == 35 - 18 - 1, "a race around an earlier candidate"
+    assert saved(*raced, far, others=[over(study, [(2, 2)], "other")]) == 35 - 18
 
 
 def test_a_round_has_no_more_runs_than_a_race_needs_or_may_have(search_of: Callable[..., Study]) -> None:
@@ -520,15 +425,12 @@ def test_without_a_budget_a_study_may_have_100_extra_runs(
     raced = [run_at(study, o, RACING_SEEDS[k], bowl(o) * (1 + 0.05 * k)) for o in SEVEN for k in (0, 1)]
     run_index = index_of([*noisy(study, SEVEN, 0.12), *raced])
 
-    def first_round() -> tuple[int, str, list[str]]:
-        made = next_round([study], run_index, aim=Aim(follows=True, capacity=1000))
-        return len(made.plan.to_launch), str(made.forecast), list(made.stop_reasons)
-
-    assert first_round() == (86, "86 runs left", [])
+    made = next_round([study], run_index, aim=Aim(follows=True, capacity=1000))
+    assert (len(made.plan.to_launch), str(made.forecast), made.stop_reasons) == (86, "86 runs left", [])
     monkeypatch.setattr("ettsweep.study.round.EXTRA_RUNS", 14)
-    taken, _, (reason,) = first_round()
-    assert taken == 0
-    assert re.search(r"21 runs were requested, 14 more were added, and .*\b\d+ more are needed", reason)
+    made = next_round([study], run_index, aim=Aim(follows=True, capacity=1000))
+    assert made.plan.to_launch == ()
+    assert re.search(r"21 runs were requested, 14 more were added, and .*\d+ more are needed", made.stop_reasons[0])
 
 
 def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., Study]) -> None:
@@ -543,26 +445,6 @@ def test_studies_share_a_budget_equally_in_any_order(search_of: Callable[..., St
         assert made.stop_reasons == []
 
 
-@pytest.mark.slow
-def test_a_climb_that_swings_ends_at_the_point_least_behind(search_of: Callable[..., Study]) -> None:
-    """Windows of scores move with the candidate, so that each of two points may have the other one ahead.
-
-    The climb is not refuted by that: racing goes on. If you name the point, it is.
-    """
-    study, refuted = search_of(margin="1%", confidence=0.6), 0
-    for seed in range(12):
-        bound_rule = BoundRule(study, noisy(study, FAR, 0.1, 0.002, seed))
-        verdict = bound_rule.climb()
-        assert verdict.point is not None
-        if next_point := bound_rule._next_point(bound_rule.score_point(verdict.point)):
-            assert bound_rule._shortfall(verdict.point) <= bound_rule._shortfall(next_point.point)
-            assert verdict.point not in verdict.path
-            assert verdict.verdict == "unresolved"
-            assert bound_rule.racing_specs(verdict, 1)
-            refuted += bound_rule.verdict(verdict.point).verdict == "refuted"
-    assert refuted
-
-
 def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Callable[..., Study]) -> None:
     study = search_of(seeds=[0])
     runs = noisy(study, SEVEN, 0.1)
@@ -570,10 +452,4 @@ def test_where_the_noise_is_unknown_each_point_gets_another_seed(search_of: Call
     further = asked(bound_rule.racing_specs(bound_rule.verdict(), 1))
     assert {offset for offset, _ in further} == {(float(i), float(j)) for i, j in SEVEN}
     assert {seed for _, seed in further} == {RACING_SEEDS[0]}
-
-
-def test_seeds_of_a_point_are_limited(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=[0, 1])
-    bound_rule = BoundRule(study, noisy(study, FAR, 0.3, 0.03))
-    assert bound_rule.racing_specs(bound_rule.verdict(CENTRE), 4, max_seeds=2) == []
-    assert len(bound_rule.racing_specs(bound_rule.verdict(CENTRE), 4, max_seeds=3)) == 4
+    assert bound_rule.racing_specs(bound_rule.verdict(), 1, max_seeds=1) == []

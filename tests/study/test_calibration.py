@@ -18,11 +18,11 @@ SWEEPS = 40
 
 
 def simulated(
-    world: Made, margin: float, rule: Rule = "bound", confidence: float = 0.95, runs: int = 60
+    world: Made, margin: float, rule: Rule = "bound", confidence: float = 0.95, runs: int = 60, sweeps: int = SWEEPS
 ) -> list[Outcome]:
     study = centre_alone((0, 1), Criterion(rule=rule, margin=margin, confidence=confidence))
     with open_workers(min(2, cores())) as pool:
-        return [outcome for (outcome,) in run_series(pool, Series(study, world, Budget(runs=runs)), range(SWEEPS))]
+        return [outcome for (outcome,) in run_series(pool, Series(study, world, Budget(runs=runs)), range(sweeps))]
 
 
 @pytest.mark.usefixtures("statistics")
@@ -37,9 +37,7 @@ def test_a_bound_holds_as_often_as_it_says(surface: str, noise: float) -> None:
 
 
 @pytest.mark.usefixtures("statistics")
-@pytest.mark.parametrize(
-    "name", ["digits-ntk, polynomial", "digits-standard, bootstrap", "tilting .06", "stability .04"]
-)
+@pytest.mark.parametrize("name", ["digits-ntk, polynomial", "tilting .06", "stability .04"])
 def test_a_bound_holds_where_seeds_are_as_real_ones(name: str) -> None:
     """At all three confidences, strictly: the truth is known exactly, and all seeds are fresh.
 
@@ -56,20 +54,10 @@ def test_a_bound_holds_where_seeds_are_as_real_ones(name: str) -> None:
     assert (float(rows[-1]["edge"] or 0) > 0.5) == name.startswith("stability")
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    "case",
-    [("bowl", 0.04, 0.02, 0), *(pytest.param((name, noise, 0.05, 4), marks=SLOW) for name, noise in (("rough", 0.06), ("stability", 0.04)))],
-)  # fmt: skip
-def test_a_sweep_at_a_lower_confidence_is_the_first_part_of_one_at_a_higher(
-    case: tuple[str, float, float, int],
-) -> None:
+def test_a_sweep_at_a_lower_confidence_is_the_first_part_of_one_at_a_higher() -> None:
     """With one run at a time: of several, those of one round are fewer the less is needed."""
-    surface, noise, margin, number = case
-    world = Made(surface, noise, number=number)
-    sure, less_sure = (centre_alone((0, 1), Criterion(margin=margin, confidence=c)) for c in (0.95, 0.8))
+    world = Made("bowl", 0.04)
+    sure, less_sure = (centre_alone((0, 1), Criterion(margin=0.02, confidence=c)) for c in (0.95, 0.8))
     of_both, at_most = simulate(sure, world, Budget(200), confidences=(0.8,))
     (alone,) = simulate(less_sure, world, Budget(200))
     assert of_both == replace(alone, foreseen=())
@@ -79,7 +67,9 @@ def test_a_sweep_at_a_lower_confidence_is_the_first_part_of_one_at_a_higher(
 @pytest.mark.usefixtures("statistics")
 def test_means_alone_declare_more_and_are_right_less_often() -> None:
     world, margin = Made("bowl", 0.08), 0.02
-    bound, paper = ([item for item in simulated(world, margin, rule) if item.declared] for rule in ("bound", "paper"))
+    bound, paper = (
+        [item for item in simulated(world, margin, rule, sweeps=20) if item.declared] for rule in ("bound", "paper")
+    )
     assert len(paper) > len(bound) > 0
     assert sum(item.right for item in paper) / len(paper) < 0.8 < sum(item.right for item in bound) / len(bound)
 

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ettsweep import config
 from ettsweep.config import parse_yaml
 from ettsweep.errors import InputError, ValuesAsRangeError
 from ettsweep.shipped_files import shipped
 from ettsweep.strategies.optimizers import SgdSpec
 from ettsweep.study.grid_file import find_grid, grid_note, load_sweep_spec
-from ettsweep.study.lattice import PLACEHOLDER_CENTRE, Centre
 
 GRID = """\
 model: vit-digits
@@ -66,88 +64,26 @@ def test_a_grid_becomes_one_run_for_each_point_and_seed(path: Path) -> None:
     assert [spec.seed for spec in specs[:4]] == [3, 5, 3, 5]  # whole points finish early
 
 
-def test_an_axis_has_low_and_high_or_is_fixed(path: Path) -> None:
-    change(path, "lr: {range: [-1, 1], step: 1}", "lr: {low: -2, high: 0}")
-    change(path, "wd: {range: [-1, 0], step: 0.5}", "wd: fixed")
-    change(path, "wd: 0.5}", "wd: 0}")
-    sweep_spec = load_sweep_spec(path)
-    assert sweep_spec.axes["lr"].offsets() == [-2, -1, 0]
-    assert {spec.wd for spec in sweep_spec.specs()} == {0.0}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1e-3", 0.001), ("+1E-3", 0.001), ("1.e-3", 0.001), (".1e-2", 0.001), ("2^-7", 2.0**-7), ("2^1.5", 2.0**1.5)],
-)
+@pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), (".1e-2", 0.001), ("2^-7", 2.0**-7)])
 def test_scientific_notation_and_powers_of_two_are_numbers(path: Path, text: str, value: float) -> None:
     change(path, "lr: 0.0078125", f"lr: {text}")
     assert load_sweep_spec(path).centres["standard"]["lr"] == value
     assert load_sweep_spec(path, overrides=[f"centre.standard.lr={text}"]).centres["standard"]["lr"] == value
 
 
-LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for i in range(40))
+def test_merge_keys_stand_for_what_they_name_and_own_keys_override() -> None:
+    merged = parse_yaml("a: &a {lr: 1, wd: 2}\nb: {lr: 3, <<: *a}", "here")
+    assert merged == {"a": {"lr": 1, "wd": 2}, "b": {"lr": 3, "wd": 2}}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[" * 100_000, "line 1: nested too deeply"),
-        ("a: 1\nb: &b [1, {c: *b}]", "line 2: an alias contains itself"),
-        (LAUGHS, "line 20: more than 1,000,000 values, aliases counted"),
-        *(
-            (text, "a date, number or value with !! is not valid")
-            for text in ("!!bool maybe", "!!int ''", "2024-12-50")
-        ),
-    ],
-)
-def test_a_file_without_end_or_with_a_false_tag_is_refused_at_its_line(text: str, message: str) -> None:
-    assert parse_yaml("1e3x", "here") == "1e3x", "which only resembles a number"
-    with pytest.raises(InputError, match=f"here: {message}"):
-        parse_yaml(text, "here")
+def test_a_number_of_seeds_means_the_first_ones(path: Path) -> None:
+    assert load_sweep_spec(path, seeds=3).seeds == (0, 1, 2)
+    change(path, "seeds: [3, 5]", "seeds: 3")
+    assert load_sweep_spec(path).seeds == (0, 1, 2)
 
 
-MERGES = """
-first: &first {lr: 1, wd: 2}
-second: &second {<<: *first, lr: 3}
-third: &third {<<: {<<: *second, lr: 4, s: 5}, wd: 6}
-fourth: {<<: [*third, *first], s: 7}
-fifth: {lr: 8, <<: *third}
-"<<": 9
-"""
-
-
-@pytest.mark.parametrize("loader", ["fast", "slow"])
-def test_merge_keys_stand_for_what_they_name_and_own_keys_override(
-    loader: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if loader == "slow":  # the one without libyaml
-        monkeypatch.setattr(config, "_FAST", config._LOADER)
-    assert parse_yaml(MERGES, "here") == {
-        "first": {"lr": 1, "wd": 2},
-        "second": {"lr": 3, "wd": 2},
-        "third": {"lr": 4, "wd": 6, "s": 5},
-        "fourth": {"lr": 4, "wd": 6, "s": 7},
-        "fifth": {"lr": 8, "wd": 6, "s": 5},
-        "<<": 9,
-    }
-    for text, message in {
-        "a: &a {lr: 1}\nb: {<<: *a, wd: 2, wd: 3}": "line 2: key 'wd' is given twice",
-        "a: {<<: 3}": "line 1: <<: *name is expected, where name is of a mapping",
-    }.items():
-        with pytest.raises(InputError, match=f"^here: {re.escape(message)}$"):
-            parse_yaml(text, "here")
-
-
-@pytest.mark.parametrize(("number", "seeds"), [(3, (0, 1, 2)), (1, (0,)), (0, (0,))])
-def test_a_number_of_seeds_means_the_first_ones(path: Path, number: int, seeds: tuple[int, ...]) -> None:
-    assert load_sweep_spec(path, seeds=number).seeds == seeds
-    change(path, "seeds: [3, 5]", f"seeds: {number}")
-    assert load_sweep_spec(path).seeds == seeds
-
-
-@pytest.mark.parametrize("held", ["{fixed: 0.1}", "0.1", "{value: 1e-1}"])
-def test_a_value_that_is_not_searched_is_answered_with_where_it_belongs(path: Path, held: str) -> None:
-    change(path, "wd: {range: [-1, 0], step: 0.5}", f"wd: {held}")
+def test_a_value_that_is_not_searched_is_answered_with_where_it_belongs(path: Path) -> None:
+    change(path, "wd: {range: [-1, 0], step: 0.5}", "wd: 0.1")
     assert re.search(r"wd: to hold it at \S+, write `wd: fixed`, and wd: \S+ under `centre:`$", refusal(path))
 
 
@@ -163,23 +99,15 @@ def test_a_stated_centre_wins_over_the_map_and_the_family_is_mapped_from_its_own
 
 
 def test_all_are_mapped_from_standard_where_only_that_is_stated(path: Path) -> None:
-    centres = load_sweep_spec(path, ["ntk", "hybrid", "mup", "s=0.25"]).centres
-    for name, exponent in {"ntk": 1.5, "hybrid": 1.25, "mup": 1.0, "s=0.25": 1.375}.items():
-        assert centres[name]["lr"] == pytest.approx(2.0**-7 * 32**exponent)
-        assert centres[name]["wd"] == pytest.approx(0.5 / 32**exponent)
-
-
-def test_a_strategy_has_one_name(path: Path) -> None:
-    change(path, "  standard:", "  s=0.5: {lr: 7.0, wd: 0.25}\n  standard:")
-    sweep_spec = load_sweep_spec(path, ["s=0", "s=0.50", "s=1", "s=0.25"])
-    assert list(sweep_spec.centres) == ["ntk", "hybrid", "mup", "s=0.25"]
-    assert [study.strategy for study in sweep_spec.studies()] == ["ntk", "hybrid", "mup", "s=0.25"]
-    assert sweep_spec.centres["hybrid"] == {"lr": 7.0, "wd": 0.25}
+    centres = load_sweep_spec(path, ["ntk", "s=0.25"]).centres
+    for name, exponent in {"ntk": 1.5, "s=0.25": 1.375}.items():
+        assert centres[name] == pytest.approx({"lr": 2.0**-7 * 32**exponent, "wd": 0.5 / 32**exponent})
 
 
 def test_the_map_goes_by_the_exponents_of_the_optimizer(path: Path) -> None:
-    centre = load_sweep_spec(path, ["ntk"], ["optimizer=sgd"]).centres["ntk"]
-    assert (centre["lr"], centre["wd"]) == (2.0 * 32, 0.125 / 32)
+    for setting, lr in (("optimizer=sgd", 2.0 * 32), ("centre_sgd.mup.lr=1.0", 32.0)):
+        centre = load_sweep_spec(path, ["ntk"], ["optimizer=sgd", setting]).centres["ntk"]
+        assert (centre["lr"], centre["wd"]) == (lr, 0.125 / 32)
 
 
 # --- centres of another optimizer -----------------------------------------------------------------------------------
@@ -189,44 +117,19 @@ OTHERS = "centre_sgd: {mup: {lr: 2.0, wd: 0.125}}"
 
 def test_a_centre_of_another_optimizer_is_no_start_for_the_one_that_is_set(path: Path) -> None:
     change(path, OTHERS, "")
-    for override in ("optimizer=sgd", "optimizer.kind=sgd", "optimizer={kind: sgd, momentum: 0.9}"):
-        assert refusal(path, overrides=[override]) == (
-            f"g.yaml with --set {override}: no centre for sgd: `centre` is for adamw, whose lr differ by "
-            "orders of magnitude; give centre_sgd in the file, or --set 'centre_sgd={standard: {lr: LR, wd: WD}}'"
-        )
+    for override in ("optimizer=sgd", "optimizer={kind: sgd, momentum: 0.9}"):
+        refused = refusal(path, overrides=[override])
+        assert refused.startswith(f"g.yaml with --set {override}: no centre for sgd: `centre` is for adamw")
+        assert refused.endswith("or --set 'centre_sgd={standard: {lr: LR, wd: WD}}'")
     assert load_sweep_spec(path, overrides=["optimizer=adamw"]) == load_sweep_spec(path)
 
 
 def test_the_centre_is_that_of_the_optimizer_in_the_recipe(path: Path) -> None:
     change(path, "  batch_size: 64", "  batch_size: 64\n  optimizer: sgd")
-    assert (
-        refusal(path) == "g.yaml: centre is already for sgd, the recipe's optimizer; "
-        "remove centre_sgd or change the recipe's optimizer"
-    )
+    assert refusal(path).startswith("g.yaml: centre is already for sgd, the recipe's optimizer; remove centre_sgd")
     change(path, OTHERS, "centre_adamw: {standard: {lr: 0.25, wd: 0.125}}")
     assert load_sweep_spec(path).centres["standard"]["lr"] == 2.0**-7
     assert load_sweep_spec(path, overrides=["optimizer=adamw"]).centres["standard"]["lr"] == 0.25
-
-
-@pytest.mark.parametrize(
-    ("sets", "lr", "wd"),
-    [
-        (["centre_sgd={ntk: {lr: 3.0, wd: 0.5}}"], 3.0, 0.5),
-        (["centre_sgd.mup.lr=1.0"], 32.0, 0.125 / 32),
-        (["centre={ntk: {lr: 3.0, wd: 0.5}}"], 64.0, 0.125 / 32),
-    ],
-)
-def test_centres_can_be_set_too(path: Path, sets: list[str], lr: float, wd: float) -> None:
-    """The last of them is that of AdamW, which is not asked for."""
-    centre = load_sweep_spec(path, ["ntk"], ["optimizer=sgd", *sets]).centres["ntk"]
-    assert (centre["lr"], centre["wd"]) == (lr, wd)
-
-
-def test_a_given_start_needs_no_centre(path: Path) -> None:
-    change(path, OTHERS, "")
-    for start in (Centre(lr=3.0, wd=0.25), PLACEHOLDER_CENTRE):
-        sweep_spec = load_sweep_spec(path, ["ntk", "s=.25"], ["optimizer=sgd"], start=start)
-        assert sweep_spec.centres == {key: dict(start) for key in ("ntk", "s=0.25")}
 
 
 # --- options --------------------------------------------------------------------------------------------------------
@@ -242,81 +145,33 @@ def test_options_win_over_the_file(path: Path) -> None:
 
 
 def test_set_reaches_any_field_of_the_recipe(path: Path) -> None:
-    overrides = ["model.width=64", "schedule.decay=linear", "optimizer.eps=1e-6", "precision=bf16"]
-    recipe = load_sweep_spec(path, overrides=[*overrides, "optimizer.clip_norm=null"]).recipe
-    assert recipe.model.width == 64
-    assert recipe.model.depth == 2
-    assert recipe.schedule.decay == "linear"
-    assert recipe.schedule.total_steps == 240
+    overrides = ["model.width=64", "optimizer.eps=1e-6", "precision=fp16", "precision=bf16"]
+    recipe = load_sweep_spec(path, overrides=overrides).recipe
+    assert (recipe.model.width, recipe.model.depth) == (64, 2)
     assert recipe.optimizer.eps == 1e-6  # type: ignore[union-attr]
-    assert recipe.precision == "bf16"
+    assert recipe.precision == "bf16", "the last one counts"
+    sgd = load_sweep_spec(path, overrides=["optimizer=sgd", "optimizer.momentum=0.5"]).recipe
+    assert sgd.optimizer == SgdSpec(momentum=0.5)
 
 
-@pytest.mark.parametrize("override", ["optimizer=sgd", "optimizer.kind=sgd", "optimizer={kind: sgd}"])
-def test_the_optimizer_can_be_set_by_name_and_the_last_of_two_settings_counts(path: Path, override: str) -> None:
-    assert load_sweep_spec(path, overrides=[override]).recipe.optimizer == SgdSpec()
-    overrides = [override, "optimizer.momentum=0.5", "optimizer.momentum=0.9"]
-    assert load_sweep_spec(path, overrides=overrides).recipe.optimizer == SgdSpec(momentum=0.9)
-
-
-def test_the_mlp_factor_enters_the_family_except_under_standard(path: Path) -> None:
-    for strategy in ("ntk", "standard"):
-        (plain,) = load_sweep_spec(path, [strategy]).studies()
-        (included,) = load_sweep_spec(path, [strategy], ["strategy.mlp_factor=include"]).studies()
-        assert (plain.family == included.family) == (strategy == "standard")
-
-
-def test_stopping_at_the_last_step_is_not_stopping(path: Path) -> None:
-    plain = load_sweep_spec(path).specs()
-    assert load_sweep_spec(path, overrides=["schedule.stop_step=240"]).specs() == plain
-    stopped = load_sweep_spec(path, overrides=["schedule.stop_step=120"]).specs()
-    assert not {spec.run_id for spec in stopped} & {spec.run_id for spec in plain}
-
-
-@pytest.mark.parametrize(
-    ("model", "given", "message", "steps"),
-    [
-        ("vit-digits", "epochs=2", "warmup_steps 24 must be below epochs 2 (24 steps); pass --set schedule.warmup_epochs=0.2", 2),
-        ("vit-b16", "epochs=15", "warmup_epochs 20 (6240 steps) must be below epochs 15 (4680 steps); pass --set schedule.warmup_epochs=1", 312),
-    ],
-)  # fmt: skip
-def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set(
-    model: str, given: str, message: str, steps: int
-) -> None:
-    grid = shipped("grids") / f"{model}.yaml"
-    expected = f"--set schedule.{given}: schedule: {message} for the file's share"
-    assert refusal(grid, overrides=[f"schedule.{given}"]) == expected
-    cure = message.partition("--set ")[2]
-    assert load_sweep_spec(grid, overrides=[f"schedule.{given}", cure]).recipe.schedule.warmup_steps == steps
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("schedule.warmup_epochs=20", "warmup_epochs 20 (240 steps) must be below epochs 20 (240 steps)"),
-        ("schedule.eval_every_epochs=0.01", "eval_every_epochs: must be at least one step, which is 0.0833 epochs, got 0.01"),
-        ("schedule.epochs=many", "epochs: a number of epochs is expected, got 'many'"),
-    ],
-)  # fmt: skip
-def test_a_mistake_in_epochs_is_answered_in_epochs(path: Path, given: str, message: str) -> None:
-    change(path, "total_steps: 240, warmup_steps: 24", "epochs: 20, warmup_epochs: 2")
-    source, _, problem = refusal(path, overrides=[given]).partition(": schedule")
-    assert source.removeprefix("g.yaml with ") == f"--set {given}"
-    assert problem[1:].strip() == message
+def test_a_run_shorter_than_the_warmup_of_the_file_is_told_what_to_set() -> None:
+    grid = shipped("grids") / "vit-b16.yaml"
+    refused = refusal(grid, overrides=["schedule.epochs=15"])
+    assert "warmup_epochs 20 (6240 steps) must be below epochs 15 (4680 steps); " in refused
+    assert "pass --set schedule.warmup_epochs=1 for the file's share" in refused
+    overrides = ["schedule.epochs=15", "schedule.warmup_epochs=1"]
+    assert load_sweep_spec(grid, overrides=overrides).recipe.schedule.warmup_steps == 312
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"ranges": {"lr": "1:-1"}}, "--range lr: empty range: 1 is above -1"),
-        ({"ranges": {"lr": "-1:1:0"}}, "--range lr=-1:1:0: lr.step: input should be greater than 0"),
-        ({"ranges": {"lr": "0:2000"}}, "--range lr: low and high from -64 to 64 are expected, got '0:2000'"),
         ({"ranges": {"lr": "a:b"}}, "--range lr: low:high, low:high:step or fixed is expected (log2 from the centre)"),
         ({"ranges": {"lr": "-1:1:0.3"}}, "--range lr=-1:1:0.3: lr: -1 is no multiple of the step 0.3; nearest: -1.2, -0.9"),
         ({"ranges": {"lr": "-64:64:0.0009765625", "wd": "-64:63:1"}},
          f"g.yaml with --range lr=-64:64:0.0009765625 --range wd=-64:63:1: the grid has {131_073 * 128 * 2:,} runs"),
         ({"seeds": [0, 0]}, "--seeds=0,0: seeds: [0, 0] repeats a seed"),
-        ({"strategies": ["mup", "s=1"]}, "--strategy mup --strategy s=1: strategies: strategy mup is given twice"),
         ({"overrides": ["batch_size=8", "task=cifar10"]},
          "g.yaml with --set batch_size=8 --set task=cifar10: model.channels: task cifar10 has 3, got 1"),
     ],
@@ -330,25 +185,13 @@ def test_a_value_of_an_option_is_refused_with_the_option(path: Path, options: di
     [
         ("model.widht=64", "model.widht: unknown key; did you mean model.width?"),
         ("model.width=62", "model: width 62 is not divisible by heads 4; nearest width: 60, 64"),
-        ("model.width=100000000", "model: width "),
         ("optimizer=sdg", "optimizer: unknown kind 'sdg'; did you mean 'sgd'? Known: adamw, muon, sgd"),
-        (
-            "optimizer.momentum=0.9",
-            "optimizer.momentum: unknown key; known: kind, beta1, beta2, eps, clip_norm, decay_pe",
-        ),
-        ("witdh=64", "witdh: unknown key; did you mean model.width?"),
+        ("optimizer.momentum=0.9", "optimizer.momentum: unknown key; known: kind, beta1, beta2, "),
         ("epoch=3", "epoch: unknown key; did you mean schedule.epochs?"),
         ("batch_size", "key=value is expected, such as model.width=64"),
-        ("model..width=3", "key=value is expected, such as model.width=64"),
         ("wd.low=1", "wd.low is not a field of the recipe; use --range wd="),
-        ("strateges=ntk", "strateges is not a field of the recipe; use --strategy"),
-        ("strategy.mlp_factor=half", "mlp_factor: input should be 'ignore' or 'include', got 'half'"),
         ("centre_sgd.mup.lr=-1", "centre_sgd.mup.lr: input should be greater than 0, got -1"),
         ("batch_size=800", "batch_size: 800 is more than the 797 training images"),
-        (
-            "precision=FP32",
-            "precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16', got 'FP32'; did you mean 'fp32'?",
-        ),
     ],
 )
 def test_a_setting_is_refused_with_what_was_set(path: Path, override: str, message: str) -> None:
@@ -370,22 +213,15 @@ def test_a_mistake_in_the_file_is_refused_with_the_file_whatever_the_options(pat
     [
         ("seeds:", "sedes:", "sedes: unknown key; did you mean seeds?"),
         ("  batch_size: 64\n", "", "batch_size: is required"),
-        ("batch_size: 64", "batch_size: '64'", "batch_size: input should be a valid integer, got '64'"),
         ("lr: 0.0078125", "lr: yes", "centre.standard.lr: input should be a valid number, got True"),
-        ("lr: 0.0078125", "lr: -1", "centre.standard.lr: input should be greater than 0, got -1"),
         ("strategies: [standard]", "strategies: [ntk, s=0]", "strategies: strategy ntk is given twice"),
         ("wd: 0.5}", "wd: 0}", "centre: wd 0 has no log2; give a positive wd, or `wd: fixed`"),
         ("  standard: {lr: 0.0078125, wd: 0.5}", "  {}", "centre: at least one strategy with lr and wd is needed"),
         ("total_steps: 240", "epoch: 20", "schedule.epoch: unknown key; did you mean schedule.epochs?\n"
          "g.yaml: schedule.total_steps: is required"),
         ("seeds: [3, 5]", "batch_size: 64", "batch_size: unknown key; did you mean recipe.batch_size?"),
-        ("seeds: [3, 5]", "recipe.batch_size: 4", "recipe.batch_size: unknown key; did you mean batch_size under"),
         ("  batch_size: 64", "  batch_size: 64\n  seeds: 3", "recipe: seeds belongs beside the recipe, not in it"),
-        ("[-1, 1]", "[1, -1]", "lr: empty range: 1 is above -1"),
-        ("strategies: [standard]", "strategies: [s=2]", "strategies: strategy 's=2': s must be a number from 0 to 1"),
-        ("task: digits", "task: {kind: mnist}", "task: unknown kind 'mnist'. Known: cifar10, cifar100, "),
         ("model: vit-digits", "model: vit-digit", "model: unknown model 'vit-digit'; did you mean 'vit-digits'?"),
-        ("strategies: [standard]", "strategies: [nkt]", "strategies: unknown strategy 'nkt'; did you mean 'ntk'?"),
         ("lr: {range: [-1, 1], step: 1}", "lr: {range: [-1, 1]", "line 9: expected ',' or '}', but got '<scalar>'"),
         ("seeds: [3, 5]", "strategies: [ntk]", "line 11: key 'strategies' is given twice"),
         ("seeds: [3, 5]", "x: !!python/name:os.system ''", "line 11: could not determine a constructor for the tag"),
@@ -406,48 +242,22 @@ def test_what_is_wrong_with_the_recipe_is_told_with_the_rest_of_the_file(path: P
     assert len(refusal(path, overrides=["batch_size=32", "schedule.epochs=5"]).splitlines()) == 2
 
 
-def test_a_model_must_fit_the_task(path: Path) -> None:
-    change(path, "vit-digits", "vit-b16")
-    assert refusal(path).splitlines() == [
-        "g.yaml: model.image_size: task digits has 8, got 224",
-        "g.yaml: model.channels: task digits has 1, got 3",
-        "g.yaml: model.classes: task digits has 10, got 1000",
-    ]
-
-
 def test_a_file_that_is_not_there_or_no_mapping_or_not_text_is_refused(path: Path) -> None:
     assert refusal(Path("other.yaml")) == "other.yaml: no such file"
-    assert refusal(Path()).startswith(".: cannot be read: ")
-    for text in ("", "- a", "3"):
-        path.write_text(text)
-        assert refusal(path) == "g.yaml: a mapping of keys to values is expected"
+    path.write_text("- a")
+    assert refusal(path) == "g.yaml: a mapping of keys to values is expected"
     path.write_bytes(b"model: \xff")
     assert refusal(path) == "g.yaml: cannot be read: line 1 is not UTF-8; save the file as UTF-8"
 
 
-# --- ranges in values of lr and wd ------------------------------------------------------------------------------------
-
-CENTRE_TEXT = "a range is in log2 steps from the centre (lr 2^-7 (0.0078125) under standard), multiples of 1; "
-
-
-@pytest.mark.parametrize(
-    ("text", "exact", "nearest"),
-    [  # of the centre 2^-7: log2(0.0001) is -13.288, log2(0.01) is -6.644
-        ("1e-4:1e-2", "-6.3:0.4", "-6:0"),
-        ("2^-13:2^-7", "-6.0:0.0", "-6:0"),
-        ("100:1000", "13.6:17.0", "14:17"),
-    ],
-)
-def test_a_range_in_values_is_explained_in_steps(text: str, exact: str, nearest: str, path: Path) -> None:
+def test_a_range_in_values_is_explained_in_steps(path: Path) -> None:
+    """Of the centre 2^-7: log2(0.0001) is -13.288, log2(0.01) is -6.644."""
     with pytest.raises(ValuesAsRangeError) as error:
-        load_sweep_spec(path, ranges={"lr": text})
+        load_sweep_spec(path, ranges={"lr": "1e-4:1e-2"})
     message = str(error.value)
-    assert message.startswith(
-        f"--range lr={text}: {CENTRE_TEXT}".replace("of 1;", "of 0.5;" if "0.5" in text else "of 1;")
-    )
-    assert message.endswith(f" is --range lr={exact}, nearest --range lr={nearest}")
-    assert error.value.options == {"--range lr": nearest}
-    assert load_sweep_spec(path, ranges={"lr": nearest}).specs()
+    assert message.startswith("--range lr=1e-4:1e-2: a range is in log2 steps from the centre (lr 2^-7 (0.0078125)")
+    assert message.endswith(" is --range lr=-6.3:0.4, nearest --range lr=-6:0")
+    assert error.value.options == {"--range lr": "-6:0"}
 
 
 # --- finding a grid -------------------------------------------------------------------------------------------------
@@ -472,25 +282,18 @@ def test_a_file_beside_that_is_no_grid_or_one_of_another_model_hides_nothing(pat
 
 
 def test_of_several_grids_for_a_model_the_one_of_its_name_is_taken_or_one_is_chosen_by_hand(path: Path) -> None:
-    Path("grids").mkdir()
-    Path("grids/link.yaml").symlink_to(path.absolute())
-    assert find_grid("vit-digits").samefile(path), "it is one file"
-    Path("grids/vit-digits-long.yaml").write_text(GRID)
-    with pytest.raises(
-        InputError, match=r"^several grids are for vit-digits: .*, grids/vit-digits-long\.yaml; give one"
-    ):
+    Path("vit-digits-long.yaml").write_text(GRID)
+    with pytest.raises(InputError, match=r"^several grids are for vit-digits: .*vit-digits-long\.yaml; give one"):
         find_grid("vit-digits")
-    assert find_grid("vit-digits-long") == Path("grids/vit-digits-long.yaml"), "no model has that name"
-    Path("grids/link.yaml").unlink()
+    assert find_grid("vit-digits-long") == Path("vit-digits-long.yaml"), "no model has that name"
     named = path.rename("vit-digits.yaml")
     assert find_grid("vit-digits") == named
 
 
 def test_a_broken_grid_of_ones_own_is_told(path: Path) -> None:
     change(path, "seeds: [3, 5]", "seeds: [3, 5")
-    for model in ("vit-digits", "vit-b16"):
-        with pytest.raises(InputError, match=r"^g\.yaml: line "):
-            find_grid(model)
+    with pytest.raises(InputError, match=r"^g\.yaml: line "):
+        find_grid("vit-digits")
 
 
 def test_a_model_without_a_grid_says_what_to_do(path: Path) -> None:
@@ -531,15 +334,3 @@ def test_the_papers_schedule_is_300_epochs_of_312_steps() -> None:
     assert (schedule.total_steps, schedule.warmup_steps, schedule.eval_every) == (93_600, 6_240, 312)
     fewer = load_sweep_spec(shipped("grids") / "vit-b16.yaml", overrides=["batch_size=1024"]).recipe.schedule
     assert (fewer.total_steps, fewer.eval_every) == (300 * (1_281_167 // 1024), 1_281_167 // 1024)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "steps"),
-    [
-        (["schedule.total_steps=7000", "schedule.epochs=50"], 50 * 312),
-        (["schedule.epochs=50", "schedule.total_steps=7000"], 7000),
-    ],
-)
-def test_the_last_word_about_the_length_counts(overrides: list[str], steps: int) -> None:
-    recipe = load_sweep_spec(shipped("grids") / "vit-b16.yaml", overrides=overrides).recipe
-    assert recipe.schedule.total_steps == steps

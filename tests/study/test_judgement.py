@@ -1,34 +1,25 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from study.scored_runs import SIX, Offset, run_at
 from support.digits_search import CENTRE, digits_search, offset_of
 from support.points import moved
 
 from ettsweep.errors import InputError
 from ettsweep.report.reason_text import reason_text
-from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
-from ettsweep.runs.spec import MAX_SEED, RunSpec
-from ettsweep.runs.state import State, Status
-from ettsweep.shipped_files import shipped
-from ettsweep.study.criterion import Criterion
-from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.runs.spec import RunSpec
+from ettsweep.runs.state import State
 from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import parse_point
-from ettsweep.study.seeds import fresh_seeds
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import REACH
 from ettsweep.study.verdict import FINAL_VERDICTS, Verdict
-from ettsweep.trainer.tasks.registry import BEST_ACCURACY, LOWEST_LOSS
-
-Offset = tuple[float, float]
-"""Lattice steps (lr, wd) from the centre."""
-SIX: list[Offset] = [(1, 0), (0, 1), (1, -1), (-1, 1), (0, -1), (-1, 0)]
+from ettsweep.trainer.tasks.registry import LOWEST_LOSS
 
 
 @pytest.fixture
@@ -47,16 +38,9 @@ def study(search_of: Callable[..., Study]) -> Study:
     return search_of()
 
 
-def run_at(study: Study, offset: Offset, seed: int = 0, score: float | None = None, state: str = "done") -> Run:
-    lr, wd = moved(CENTRE, *offset)
-    spec = study.base.with_point(Point.of(lr=lr, wd=wd), seed)
-    result = {"score": score} if State(state).finished else None
-    return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State(state)), result)
-
-
 def runs_on(study: Study, scores: Mapping[Offset, float | None]) -> list[Run]:
     """Return finished runs with these scores, diverged ones for None."""
-    return [run_at(study, o, 0, s, "diverged" if s is None else "done") for o, s in scores.items()]
+    return [run_at(study, offset, 0, score) for offset, score in scores.items()]
 
 
 def bowl(offset: Offset) -> float:
@@ -77,9 +61,6 @@ def wanted(study: Study, runs: Sequence[Run], at: Point | None = None) -> list[R
 
 def offsets(specs: Sequence[RunSpec]) -> set[Offset]:
     return {offset_of(spec.point) for spec in specs}
-
-
-# --- optimal --------------------------------------------------------------------------------------------------------
 
 
 def test_a_point_better_than_its_six_neighbours_is_optimal(study: Study) -> None:
@@ -104,39 +85,14 @@ def test_one_free_axis_needs_two_neighbours_a_step_of_the_request_away(search_of
     assert {offset_of(n.point) for n in half_steps.neighbours} == {(-0.5, 0), (0.5, 0)}
 
 
-def near(run: Run, log2_lr: float, seed: int) -> Run:
-    """Return a run beside another, as a map that rounds otherwise would have made it."""
-    spec = run.spec.with_point(Point.of(lr=run.spec.lr * 2**log2_lr, wd=run.spec.wd), seed)
-    return Run(RunDir(Path("runs") / spec.run_id), spec, run.status, run.result)
-
-
-@pytest.mark.parametrize("apart", [1e-7, -1e-7])
-def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(
-    search_of: Callable[..., Study], apart: float
-) -> None:
+def test_runs_of_one_point_that_were_rounded_otherwise_are_read_as_one(search_of: Callable[..., Study]) -> None:
     study = search_of(lr="{range: [-1, 1]}", wd="fixed", seeds=[0, 1])
-    first = [run_at(study, (i, 0), 0, 2.0 if i else 1.0) for i in (-1, 0, 1)]
-    runs = [*first, *(near(run, apart, 1) for run in first), near(first[1], apart, 2)]
+    pairs = itertools.product((-1, 0, 1), (0, 1))
+    runs = [run_at(study, (step + 1e-7 * seed, 0), seed, 2.0 if step else 1.0) for step, seed in pairs]
     assert len({run.spec.lr for run in runs}) == 6
-    for result in (runs, runs[::-1]):
-        verdict = verify(study, result)
-        assert (verdict.verdict, verdict.score, verdict.fresh_scores) == ("optimal", 1.0, {2: 1.0})
-        assert verdict.point == study.grid_points[1], "the lattice's, whoever was first"
-        assert verdict.outside == ()
-        assert wanted(study, result) == []
-    missing = run_at(study, (0, 0), 1, state="interrupted")
-    study_state = evaluate(study, [*runs[:4], near(first[1], apart, 1), near(missing, apart, 3)])
-    assert near(first[1], apart, 1).spec in study_state.specs([CENTRE]), "what is there is not trained again"
-
-
-def test_nothing_to_search_is_unsearched(search_of: Callable[..., Study]) -> None:
-    study = search_of(lr="fixed", wd="fixed")
-    verdict = verify(study, runs_on(study, {(0, 0): 1.0, (3, 0): 0.5}))  # of another search of the family
-    assert (verdict.verdict, verdict.neighbours, verdict.score) == ("unsearched", (), 1.0)
-    assert verdict.verdict in FINAL_VERDICTS
-
-
-# --- edge -----------------------------------------------------------------------------------------------------------
+    verdict = verify(study, runs)
+    assert (verdict.verdict, verdict.score, verdict.point) == ("optimal", 1.0, study.grid_points[1])
+    assert wanted(study, runs) == []
 
 
 def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Study) -> None:
@@ -148,25 +104,13 @@ def test_an_optimum_with_a_neighbour_never_asked_for_is_not_verified(study: Stud
         assert offsets(wanted(study, runs)) == {(0, 0), absent}
 
 
-def test_a_neighbour_with_only_some_of_the_seeds_was_not_asked_for(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=[0, 1])
-    runs = [run_at(study, o, seed, bowl(o)) for o in BOWL for seed in (0, 1) if (o, seed) != ((1, 0), 1)]
-    verdict = verify(study, runs)
-    assert verdict.verdict == "edge"
-    assert [offset_of(p) for p in verdict.missing_points] == [(1, 0)]
-    assert {spec.seed for spec in wanted(study, runs)} == {0, 1}
-
-
-# --- incomplete -----------------------------------------------------------------------------------------------------
-
-
-def with_neighbour(study: Study, state: str) -> list[Run]:
+def with_neighbour(study: Study, state: State) -> list[Run]:
     runs = runs_on(study, {o: s for o, s in BOWL.items() if o != (1, -1)})
-    return [*runs, run_at(study, (1, -1), state=state)]
+    return [*runs, run_at(study, (1, -1), 0, None, state)]
 
 
-@pytest.mark.parametrize("state", ["running", "queued", "interrupted", "missing"])
-def test_a_neighbour_under_way_makes_the_verdict_wait(study: Study, state: str) -> None:
+@pytest.mark.parametrize("state", [State.RUNNING, State.MISSING])
+def test_a_neighbour_under_way_makes_the_verdict_wait(study: Study, state: State) -> None:
     runs = with_neighbour(study, state)
     verdict = verify(study, runs)
     assert (verdict.verdict, reason_text(verdict)) == ("incomplete", "unfinished: 1 neighbour")
@@ -174,54 +118,21 @@ def test_a_neighbour_under_way_makes_the_verdict_wait(study: Study, state: str) 
     assert (1, -1) in offsets(wanted(study, runs))
 
 
-@pytest.mark.parametrize("state", ["failed", "cancelled", "held"])
-def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, state: str) -> None:
+@pytest.mark.parametrize(("state", "advice"), [(State.FAILED, "`ettsweep retry "), (State.HELD, "`ettsweep status ")])
+def test_a_neighbour_that_stands_still_is_named_with_what_to_type(study: Study, state: State, advice: str) -> None:
     runs = with_neighbour(study, state)
     verdict = verify(study, runs)
-    retry = f"`ettsweep retry {runs[-1].id}` trains it again"
-    held = "`ettsweep status --sweep '' --strategy standard --state held` shows how to start the held ones"
     assert verdict.verdict == "incomplete"
-    assert reason_text(verdict) == (
-        f"unfinished: 1 neighbour; 1 run needs your decision: {runs[-1].id} {state}; {held if state == 'held' else retry}"
-    )
-
-
-def test_runs_that_stand_still_are_named_before_any_is_finished(study: Study) -> None:
-    failed = run_at(study, (0, 0), state="failed")
-    verdict = verify(study, [failed])
-    assert (verdict.verdict, verdict.point) == ("incomplete", None)
-    told = "no point has finished; unfinished: 0 of 1 points; 1 run needs your decision"
+    told = f"unfinished: 1 neighbour; 1 run needs your decision: {runs[-1].id} {state}; {advice}"
     assert reason_text(verdict).startswith(told)
-    assert wanted(study, [failed]) == []
-
-
-def test_a_failed_rerun_over_a_fresh_seed_does_not_stand_in_the_way(study: Study) -> None:
-    verdict = verify(study, [*runs_on(study, BOWL), run_at(study, (0, 0), 5, state="failed")])
-    assert (verdict.verdict, reason_text(verdict)) == ("optimal", "")
 
 
 def test_points_asked_for_come_before_new_neighbours(search_of: Callable[..., Study]) -> None:
     study = search_of(lr="{range: [-1, 1]}")
-    runs = [*runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(study, (1, 0), state="running")]
+    runs = [*runs_on(study, {(-1, 0): 2.0, (0, 0): 1.0}), run_at(study, (1, 0), 0, None, State.RUNNING)]
     verdict = verify(study, runs)
     assert (verdict.verdict, reason_text(verdict)) == ("incomplete", "unfinished: 1 of 3 points")
     assert offsets(wanted(study, runs)) == {(1, 0)}
-
-
-def test_no_finished_point_is_incomplete(study: Study) -> None:
-    for runs in ([], [run_at(study, (0, 0), state="running")]):
-        verdict = verify(study, runs)
-        assert (verdict.verdict, verdict.point, verdict.score) == ("incomplete", None, None)
-        assert offsets(wanted(study, runs)) == {(0, 0)}
-
-
-def test_the_point_asked_about_must_be_finished_itself(study: Study) -> None:
-    verdict = verify(study, runs_on(study, BOWL), at=moved(CENTRE, 2, 0))
-    assert verdict.verdict == "incomplete"
-    assert (2, 0) in offsets(wanted(study, runs_on(study, BOWL), at=moved(CENTRE, 2, 0)))
-
-
-# --- refuted --------------------------------------------------------------------------------------------------------
 
 
 def test_a_point_with_a_better_neighbour_is_refuted_and_climbs_to_the_best_one(study: Study) -> None:
@@ -253,10 +164,8 @@ def test_runs_off_the_lattice_and_off_a_fixed_axis_are_not_looked_at(search_of: 
     other = {(0.5, 0.0): 0.1, (0.0, 1.0): 0.1, (-1.0, -1.0): 0.1}
     verdict = verify(study, runs_on(study, calm | other))
     assert verdict == verify(study, runs_on(study, calm))
-    assert {offset_of(run.point) for run in verdict.runs} == set(calm)
-    for offset in other:
-        with pytest.raises(InputError, match=r"--at: (lr|wd)"):
-            evaluate(study, runs_on(study, calm | other)).resolve_point(moved(CENTRE, *offset))
+    with pytest.raises(InputError, match="--at: wd is fixed at "):
+        evaluate(study, []).resolve_point(moved(CENTRE, 0, 1))
 
 
 def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> None:
@@ -269,42 +178,16 @@ def test_a_climb_takes_no_step_before_all_neighbours_are_known(study: Study) -> 
     assert {o for o in SIX if o != (0, 1)} <= offsets(wanted(study, runs))
     final = verify(study, runs_on(study, others | {(0.0, 0.0): 4.0} | lesser | improved))
     assert (final.verdict, offset_of(final.point)) == ("optimal", (0, -2))
-    assert {offset_of(point) for point in final.outside} > set(SIX), "neighbours that were left behind count as well"
 
 
-def test_a_point_typed_as_a_table_prints_it_is_the_known_one(search_of: Callable[..., Study]) -> None:
-    study = search_of()
-    runs = runs_on(study, BOWL)
-    new = Point.of(lr=CENTRE["lr"] * 2**9, wd=CENTRE["wd"] / 2**9)
-    for point in (*(moved(CENTRE, *offset) for offset in BOWL), new):
-        assert (
-            evaluate(study, runs).resolve_point(
-                Point.of(lr=float(f"{point['lr']:.4g}"), wd=float(f"{point['wd']:.4g}"))
-            )
-            == point
-        )
-        assert (
-            evaluate(study, runs).resolve_point(parse_point(str(point).strip("()"), "--at", study.centre, study.free))
-            == point
-        )
-    with pytest.raises(
-        InputError, match=r"--at: lr 0\.007890625 is no point of vit-digits standard; the nearest is 2\^-7"
-    ):
-        evaluate(study, runs).resolve_point(Point.of(lr=CENTRE["lr"] * 1.01, wd=CENTRE["wd"]))
-
-
-def test_a_point_off_a_fixed_axis_cannot_be_judged(search_of: Callable[..., Study]) -> None:
-    study = search_of(wd="fixed")
-    with pytest.raises(InputError, match=r"--at: wd is fixed at 2\^-1 in vit-digits standard, got 2\^0"):
-        evaluate(study, []).resolve_point(Point.of(lr=CENTRE["lr"], wd=1.0))
-    zero = Point.of(lr=CENTRE["lr"], wd=0.0)
-    without_decay = replace(study, base=study.base.with_point(zero, 0), grid_points=(zero,))
-    assert evaluate(without_decay, []).resolve_point(zero) == zero
-    with pytest.raises(InputError, match=r"--at: wd is fixed at 0 in "):
-        evaluate(without_decay, []).resolve_point(CENTRE)
-
-
-# --- ties and divergence --------------------------------------------------------------------------------------------
+def test_a_point_typed_as_a_table_prints_it_is_the_known_one(study: Study) -> None:
+    state = evaluate(study, runs_on(study, BOWL))
+    for point in (CENTRE, moved(CENTRE, 1, -1), moved(CENTRE, 9, -9)):
+        rounded = Point.of(lr=float(f"{point['lr']:.4g}"), wd=float(f"{point['wd']:.4g}"))
+        assert state.resolve_point(rounded) == point
+        assert state.resolve_point(parse_point(str(point).strip("()"), "--at", study.centre, study.free)) == point
+    with pytest.raises(InputError, match=r"lr 0\.007890625 is no point of vit-digits standard; the nearest is 2\^-7"):
+        state.resolve_point(Point.of(lr=CENTRE["lr"] * 1.01, wd=CENTRE["wd"]))
 
 
 def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(study: Study) -> None:
@@ -317,22 +200,12 @@ def test_an_exactly_equal_neighbour_is_a_tie_without_a_climb(study: Study) -> No
     assert offset_of(of_equals.point) == (0, 0), "of the lowest lr"
 
 
-def test_diverged_neighbours_are_worse_than_any_score(study: Study) -> None:
-    scores = BOWL | {(1, 0): None, (1, -1): None, (0, 0): 1e30}
-    scores |= {o: 1e31 for o in SIX if scores[o] is not None}
-    verdict = verify(study, runs_on(study, scores))
-    assert (verdict.verdict, verdict.score) == ("optimal", 1e30)
-    assert {n.state for n in verdict.neighbours if n.score is None} == {"diverged"}
-    assert verdict.missing_points == []
-
-
 def test_one_diverged_seed_makes_a_point_diverge(search_of: Callable[..., Study]) -> None:
     study = search_of(wd="fixed", seeds=[0, 1])
     runs = [run_at(study, (i, 0), seed, 2.0 if i else 1.0) for i in (-1, 0, 1) for seed in (0, 1)]
-    runs[2] = run_at(study, (0, 0), 0, None, "diverged")
+    runs[2] = run_at(study, (0, 0), 0, None)
     verdict = verify(study, runs, at=CENTRE)
     assert (verdict.verdict, verdict.score) == ("refuted", None)
-    assert verify(study, runs).score == 2.0
 
 
 def test_a_diverged_point_loses_to_a_neighbour_that_did_not_and_ties_with_one_that_did(study: Study) -> None:
@@ -341,9 +214,6 @@ def test_a_diverged_point_loses_to_a_neighbour_that_did_not_and_ties_with_one_th
     assert offset_of(evaluate(study, runs).climb(CENTRE).point) == (-1, 0)
     verdict = verify(study, runs_on(study, dict.fromkeys(BOWL, None)), at=CENTRE)
     assert (verdict.verdict, reason_text(verdict)) == ("tie", "")
-
-
-# --- seeds ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_score_is_the_mean_over_the_seeds_of_the_search(search_of: Callable[..., Study]) -> None:
@@ -360,42 +230,14 @@ def test_fresh_seeds_are_reported_but_never_move_the_verdict(study: Study) -> No
     searched = runs_on(study, BOWL)
     before = verify(study, searched)
     fresh = [run_at(study, (0, 0), seed, score) for seed, score in ((3, 9.0), (1, 7.0), (2, None))]
-    fresh[2] = run_at(study, (0, 0), 2, None, "diverged")
+    fresh += [run_at(study, (0, 0), seed, None, state) for seed, state in ((4, State.RUNNING), (5, State.FAILED))]
     better_elsewhere = [run_at(study, (1, 0), seed, 0.0) for seed in (1, 2, 3)]
-    unfinished = [run_at(study, (0, 0), 4, state="running"), run_at(study, (0, 0), 5, state="failed")]
-    afar = run_at(study, (5, 5), 1, 0.0)
-    after = verify(study, [*fresh, *better_elsewhere, *unfinished, afar, *searched])
+    after = verify(study, [*fresh, *better_elsewhere, *searched])
     assert (after.verdict, after.point, after.score) == (before.verdict, before.point, before.score)
     assert list(after.fresh_scores.items()) == [(1, 7.0), (2, None), (3, 9.0)]
 
 
-def test_fresh_seeds_are_not_those_of_the_search_and_begin_anew_after_the_last(search_of: Callable[..., Study]) -> None:
-    study = search_of(seeds=[0, 7, 2])
-    seeds = fresh_seeds(study, 5)
-    assert len({*seeds, 0, 7, 2}) == 8
-    assert fresh_seeds(study, 8)[:5] == seeds, "more reruns keep those that are there"
-    assert fresh_seeds(search_of(seeds=[MAX_SEED, 1]), 3) == [0, 2, 3]
-    assert fresh_seeds(search_of(seeds=[MAX_SEED - 2, 0]), 4) == [MAX_SEED - 1, MAX_SEED, 1, 2]
-
-
 # --- a score of which more is better --------------------------------------------------------------------------------
-
-
-def test_accuracy_is_best_where_it_is_highest() -> None:
-    (study,) = load_sweep_spec(shipped("grids") / "vit-b16.yaml", ["ntk"], ranges={"lr": "0:0", "wd": "0:0"}).studies()
-    study = replace(study, criterion=Criterion(rule="paper"))
-
-    def run(offset: Offset, accuracy: float) -> Run:
-        spec = study.base.with_point(moved(study.centre, *offset), 0)
-        return Run(RunDir(Path("runs") / spec.run_id), spec, Status(State.DONE), {"score": accuracy})
-
-    runs = [run((0, 0), 0.78), *(run(o, 0.78 - 0.01 * i) for i, o in enumerate(SIX, 1))]
-    verdict = verify(study, runs)
-    assert (verdict.verdict, verdict.point) == ("optimal", Point.of(lr=20.0, wd=4e-5))
-    assert verdict.study.metric == BEST_ACCURACY
-    better = [*runs[:1], run(SIX[0], 0.79), *runs[2:]]
-    assert verify(study, better, at=study.centre).verdict == "refuted"
-    assert evaluate(study, better).climb(study.centre).point == moved(study.centre, *SIX[0])
 
 
 # --- the whole climb ------------------------------------------------------------------------------------------------
@@ -430,26 +272,14 @@ def valley(optimum: Offset, a: float, b: float, c: float) -> Callable[[Offset], 
     return surface
 
 
-SHAPES = [(1, 1, 0), (1, 1, 1), (1, 0.1, 0), (0.1, 1, 0), (0.1, 0.1, 1), (0.01, 0.02, 1)]
-NINE = range(-4, 5)
-
-
-@pytest.mark.parametrize("shape", [SHAPES[0], pytest.param(SHAPES[-1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", [(1, 1, 0), (1, 0.1, 0), (0.01, 0.02, 1)])
 def test_a_climb_ends_at_the_optimum_of_a_convex_surface(search_of: Callable[..., Study], shape: Any) -> None:
+    """For less than half of the runs of all 9 x 9 points; near the centre, for a fifth."""
     study = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
-    for optimum in itertools.product(NINE, NINE):
+    for optimum, most in (((0, 0), 16), ((1, -1), 16), ((-1, -1), 16), ((4, -4), 40), ((-4, -3), 40)):
         verdict, runs = search_for(study, valley(optimum, *shape))
         assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", optimum)
-        assert runs < len(NINE) ** 2 / 2
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_optimum_near_the_centre_costs_a_fifth_of_the_factorial(search_of: Callable[..., Study], shape: Any) -> None:
-    study = search_of(lr="{range: [-1, 1]}", wd="{range: [-1, 1]}")
-    for optimum in itertools.product((-1, 0, 1), (-1, 0, 1)):
-        verdict, runs = search_for(study, valley(optimum, *shape))
-        assert (verdict.verdict, offset_of(verdict.point)) == ("optimal", optimum)
-        assert runs <= len(NINE) ** 2 / 5
+        assert runs <= most
 
 
 def test_a_surface_without_an_optimum_ends_the_climb(study: Study) -> None:

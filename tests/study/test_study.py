@@ -1,7 +1,6 @@
 import itertools
 import math
 import random
-import re
 
 import pytest
 from support.points import moved
@@ -13,17 +12,14 @@ from ettsweep.schema import validate
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.lattice import PRINTED_TOLERANCE, Axis, expand, neighbours, parse_point
 
-FREE, FIXED = Axis(low=-1, high=1), Axis(fixed=True)
 CENTRE = Point.of(lr=1.0, wd=1.0)
+FREE = Axis(low=-1, high=1)
 STRATEGIES = [None, 0.0, 0.25, 0.5, 1.0]
 
 
 def random_points(count: int) -> list[Point]:
     rng = random.Random(0)
     return [Point.of(lr=2 ** rng.uniform(-20, 10), wd=2 ** rng.uniform(-30, 3)) for _ in range(count)]
-
-
-# --- neighbours -----------------------------------------------------------------------------------------------------
 
 
 def test_the_neighbours_are_the_six_of_the_paper() -> None:
@@ -35,18 +31,6 @@ def test_the_neighbours_are_the_six_of_the_paper() -> None:
     assert not {Point.of(lr=2 * lr, wd=2 * wd), Point.of(lr=lr / 2, wd=wd / 2)} & set(points)
 
 
-def test_one_free_axis_has_two_neighbours_and_none_has_none() -> None:
-    assert set(neighbours(Point.of(lr=8.0, wd=0.0), {"lr": FREE, "wd": FIXED})) == {
-        Point.of(lr=16.0, wd=0.0),
-        Point.of(lr=4.0, wd=0.0),
-    }
-    assert set(neighbours(Point.of(lr=8.0, wd=0.5), {"lr": FIXED, "wd": FREE})) == {
-        Point.of(lr=8.0, wd=1.0),
-        Point.of(lr=8.0, wd=0.25),
-    }
-    assert neighbours(Point.of(lr=8.0, wd=0.5), {"lr": FIXED, "wd": FIXED}) == []
-
-
 def test_fractional_steps_move_by_that_power_of_two() -> None:
     half, quarter = Axis(low=-1, high=1, step=0.5), Axis(low=-1, high=1, step=0.25)
     points = neighbours(Point.of(lr=1.0, wd=1.0), {"lr": half, "wd": quarter})
@@ -56,43 +40,11 @@ def test_fractional_steps_move_by_that_power_of_two() -> None:
     assert set(points) == {Point(dict(zip(("lr", "wd"), other, strict=True))) for other in expected}
 
 
-# --- ranges ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "step", "offsets"),
-    [
-        (-1, 1, 0.5, [-1, -0.5, 0, 0.5, 1]),
-        (-1.5, 1.5, 1, [-1, 0, 1]),
-        (0.4, 1.1, 0.5, [0.5, 1.0]),
-        (0.3, 0.6, 0.1, [0.3, 0.4, 0.5, 0.6]),
-    ],
-)
-def test_offsets_are_the_multiples_of_the_step_in_the_range(
-    low: float, high: float, step: float, offsets: list[float]
-) -> None:
-    assert Axis(low=low, high=high, step=step).offsets() == pytest.approx(offsets)
-
-
-def test_ranges_of_one_step_share_a_lattice_and_a_fixed_axis_holds_the_centre_alone() -> None:
-    inner, outer = Axis(low=-0.7, high=0.7, step=0.1).offsets(), Axis(low=-3, high=3, step=0.1).offsets()
-    assert set(inner) < set(outer)
-    assert Axis(low=-3, high=3, fixed=True).offsets() == [0.0]
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"low": 1.0, "high": -1.0}, "empty range: 1 is above -1"),
-        ({"low": 0.2, "high": 0.8}, "no multiple of the step 1 between 0.2 and 0.8"),
-        ({"low": -1, "high": 1, "step": 0.0}, "step: input should be greater than 0, got 0.0"),
-        ({"low": -64.0, "high": 64.0, "step": 65.0}, "step: a number from 0.000976562 to 64 is expected, got 65"),
-        ({"lo": -1.0}, "lo: unknown key; did you mean low?"),
-    ],
-)  # fmt: skip
-def test_an_impossible_range_is_refused(data: object, message: str) -> None:
-    with pytest.raises(InputError, match=f"^axis: {re.escape(message)}$"):
-        validate(Axis, data, "axis")
+def test_offsets_are_the_multiples_of_the_step_in_the_range() -> None:
+    assert Axis(low=-1.5, high=1.5).offsets() == [-1, 0, 1]
+    assert Axis(low=0.3, high=0.6, step=0.1).offsets() == pytest.approx([0.3, 0.4, 0.5, 0.6])
+    with pytest.raises(InputError, match=r"^axis: no multiple of the step 1 between 0\.2 and 0\.8$"):
+        validate(Axis, {"low": 0.2, "high": 0.8}, "axis")
 
 
 def test_a_grid_is_the_product_of_its_axes_around_the_centre() -> None:
@@ -100,27 +52,18 @@ def test_a_grid_is_the_product_of_its_axes_around_the_centre() -> None:
     assert points == [Point.of(lr=lr, wd=wd) for lr in (2.0, 4.0, 8.0) for wd in (0.5, 1.0)]
 
 
-# --- points as keys -------------------------------------------------------------------------------------------------
-
-
 def test_points_are_equal_where_ids_round_them_alike() -> None:
     for point in random_points(100):
-        for nudged in (
-            moved(point, 1e-15, 0),
-            moved(point, 4e-10, 4e-10),
-            moved(point, 0, -6e-10),
-            moved(point, 1e-7, 0),
-        ):
+        for nudged in (moved(point, 4e-10, 4e-10), moved(point, 0, -6e-10), moved(point, 1e-7, 0)):
             alike = point_identity(point.values) == point_identity(nudged.values)
             assert (point == nudged) is alike
             assert len({point, nudged}) == 2 - alike
     assert tuple(point_identity({"lr": 20.0, "wd": 4e-5}).values()) == Point.of(lr=20.0, wd=4e-5).key
 
 
-@pytest.mark.parametrize("width", [768, 1000])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize(("width", "optimizer"), [(768, "adamw"), (1000, "sgd")])
 def test_points_are_found_after_a_round_trip_through_all_strategies(width: int, optimizer: str) -> None:
-    points = random_points(20)
+    points = random_points(5)
     for point in points:
         for route in itertools.permutations(STRATEGIES, 3):
             lr, wd = point
@@ -129,19 +72,8 @@ def test_points_are_found_after_a_round_trip_through_all_strategies(width: int, 
             assert snap_point(Point.of(lr=lr, wd=wd), points) == point
 
 
-def test_points_a_tenth_of_a_step_apart_are_two() -> None:
-    mapping = {Point.of(lr=1.0, wd=1.0): "here"}
-    for other in (
-        moved(Point.of(lr=1.0, wd=1.0), 0.1, 0),
-        moved(Point.of(lr=1.0, wd=1.0), 0, -0.1),
-        Point.of(lr=2.0, wd=1.0),
-    ):
-        assert other not in mapping
-        assert snap_point(other, mapping, PRINTED_TOLERANCE) is other
-
-
 def test_a_point_that_was_rounded_otherwise_means_the_known_one() -> None:
-    for number in range(100):
+    for number in range(20):
         point = Point.of(lr=2 ** ((number + 0.4999) * 1e-9), wd=1.0)
         for shift in (-9.9e-7, -1e-7, 1e-10, 1e-7, 9.9e-7):
             assert snap_point(moved(point, shift, -shift), [point]) == point
@@ -157,9 +89,6 @@ def test_wd_zero_is_a_point_of_its_own() -> None:
     assert snap_point(Point.of(lr=1.0 + 1e-9, wd=0.0), reference) in reference
 
 
-# --- points as text -------------------------------------------------------------------------------------------------
-
-
 def test_a_point_is_read_as_lr_and_wd() -> None:
     assert parse_point("20,4e-5", "--at", CENTRE, ["lr", "wd"]) == Point.of(lr=20.0, wd=4e-5)
     assert parse_point("wd=4e-5,lr=20", "--at", CENTRE, ["lr", "wd"]) == Point.of(lr=20.0, wd=4e-5)
@@ -167,10 +96,7 @@ def test_a_point_is_read_as_lr_and_wd() -> None:
     assert parse_point("1e-3, 0", "--at", CENTRE, ["lr", "wd"]) == Point.of(lr=1e-3, wd=0.0)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "20,", "20,4e-5,1", "a,b", "0,1", "1,-1", "nan,1", "1,inf", "2^9999,1"],
-)
+@pytest.mark.parametrize("text", ["", "20,4e-5,1", "a,b", "0,1", "nan,1", "2^9999,1"])
 def test_a_point_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InputError) as error:
         parse_point(text, "--at", CENTRE, ["lr", "wd"])

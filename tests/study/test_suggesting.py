@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from bench.simulate import Series, Way, centre_alone, simulate
+from bench.simulate import Way, centre_alone, simulate
 from bench.worlds import Made
 from ettsweep.runs.index import RunIndex
 from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion
 from ettsweep.study.round import Aim, next_round
-from ettsweep.study.samplers import SAMPLERS
 from ettsweep.study.study import Study, StudyKey
 from ettsweep.study.suggesting import Search, Suggested
 from ettsweep.study.sweep import Suggestion
@@ -43,7 +42,7 @@ def searched(search: Search, study: Study, *, killed: bool = False) -> list[Sugg
     return collected
 
 
-@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "gp"])
+@pytest.mark.parametrize("sampler", ["surface", "tpe", "cmaes"])
 def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str) -> None:
     """It starts beside the centre of its lattice, which only its first proposal says."""
     study, complete = Way(sampler, trials=8, off=3).begin(centre_alone((0,), Criterion()), BOWL)
@@ -55,20 +54,7 @@ def test_a_search_that_is_killed_after_each_round_proposes_the_same(sampler: str
     assert sampler == "surface" or len(points) == 8
 
 
-@pytest.mark.usefixtures("statistics")
-def test_from_afar_the_surface_takes_fewer_runs_than_the_climb() -> None:
-    """On bowls, from four steps off: the surface takes fewer runs than the climb, and no worse an optimum."""
-    collected = {}
-    for method in ("climb", "surface"):
-        series = Series(centre_alone((0,), Criterion()), Made("bowl", 0.04), Budget(200), way=Way(method, off=4))
-        collected[method] = [series.outcomes(number)[0] for number in range(8)]
-    assert all(item.declared for subset in collected.values() for item in subset)
-    runs = {method: sum(item.runs for item in subset) for method, subset in collected.items()}
-    assert runs["surface"] < runs["climb"]
-    assert max(item.regret or 0 for item in collected["surface"]) < 0.02
-
-
-@pytest.mark.parametrize(("runs", "selected"), [(19, 19), (20, 10), (24, 14), (60, 30)])
+@pytest.mark.parametrize(("runs", "selected"), [(19, 19), (20, 10), (60, 30)])
 def test_a_budget_is_kept_for_the_verdict_where_that_leaves_as_much_for_the_search(runs: int, selected: int) -> None:
     study, searching = Way("random", trials=30).begin(centre_alone((0,), Criterion()), BOWL)
     assert searching

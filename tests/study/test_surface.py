@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ettsweep.study import surface as module
-from ettsweep.study.surface import WIDTH, Array, PointScores, fit, point_scores
+from ettsweep.study.surface import WIDTH, Array, PointScores, fit
 
 X = np.array([[0, 0], [1, 0], [0, 1], [1, -1], [-1, 1], [0, -1], [-1, 0]], dtype=float)
 ELSEWHERE = np.array([[2.0, 0.0], [-1.0, -1.0], [0.5, 0.3], [30.0, 0.0]])
@@ -87,10 +87,7 @@ def test_the_posterior_is_that_of_the_model_written_out(seed: int, sum_over: Cal
     assert own @ surface.mean_P == pytest.approx(mean[: len(X)], abs=1e-4)
     assert own @ surface.cov_PP @ own.T == pytest.approx(WIDTH**2 * cov[: len(X), : len(X)], rel=1e-3, abs=1e-5)
     with_more = fit(scores.with_positions(ELSEWHERE))
-    for mean_Z, cov_ZZ in (
-        (surface.means_at(z), surface.covariance_at(z)),
-        (with_more.mean_P, with_more.cov_PP),
-    ):
+    for mean_Z, cov_ZZ in ((surface.means_at(z), surface.covariance_at(z)), (with_more.mean_P, with_more.cov_PP)):
         assert signs @ mean_Z == pytest.approx(mean, abs=1e-4)
         assert signs @ cov_ZZ @ signs.T == pytest.approx(WIDTH**2 * cov, rel=1e-3, abs=1e-5)
 
@@ -102,13 +99,6 @@ def test_a_contrast_has_the_standard_error_of_students_t() -> None:
     assert (mean, error) == pytest.approx(
         (draws.mean(), draws.std() * (surface.dof / (surface.dof - 2)) ** 0.5), rel=0.02
     )
-
-
-def test_scores_by_position_and_seed_make_a_table() -> None:
-    scores = point_scores({(0.0, 1.0): {7: 0.5}, (-1.0, 0.0): {9: 0.25, 3: 0.0}})
-    assert scores.x_PD.tolist() == [[0, 1], [-1, 0]]
-    assert scores.scored_PS.tolist() == [[0, 1, 0], [1, 0, 1]], "seeds 3, 7, 9"
-    assert scores.y_PS.tolist() == [[0, 0.5, 0], [0, 0, 0.25]]
 
 
 @pytest.mark.parametrize("seed", range(5))

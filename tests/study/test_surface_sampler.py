@@ -41,24 +41,14 @@ def known(
     return Observations(low, half, start, scores, diverged, awaited, {*selected}, MARGIN, LOWEST_LOSS)
 
 
-def several() -> Observations:
-    """Return what is known of five places: one of them diverged, another is awaited."""
-    return known(
-        selected=((0, 0), (1, 1), (-2, 0), (2, -2), (0, 3)),
-        diverged=((1, 1),),
-        awaited=((0, 3),),
-    )
-
-
-@pytest.mark.parametrize("half", [(1, 2), (4,)])
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "gp" else []) for name in SAMPLERS]
 )
-def test_each_place_of_the_box_is_named_once_at_most(name: str, half: tuple[int, ...]) -> None:
-    propose, start = make_sampler(name), (0,) * len(half)
+def test_each_place_of_the_box_is_named_once_at_most(name: str) -> None:
+    propose, start = make_sampler(name), (0, 0)
     collected: tuple[LatticePosition, ...] = ()
-    box = set(product(*(range(-h, h + 1) for h in half)))
-    while news := propose(known(selected=collected, half=half, start=start), 2):
+    box = set(product(range(-1, 2), range(-2, 3)))
+    while news := propose(known(selected=collected, half=(1, 2), start=start), 2):
         assert len(news) <= 2
         collected += tuple(news)
         assert len(set(collected)) == len(collected)
@@ -67,7 +57,7 @@ def test_each_place_of_the_box_is_named_once_at_most(name: str, half: tuple[int,
     assert name == "surface" or set(collected) == box
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "gp"])
 def test_a_sampler_comes_near_the_optimum_of_a_bowl_within_its_trials(name: str) -> None:
     """From a corner of 81 places, five steps off. One that goes by scores names places that are nearer than the rest."""
     propose, box = make_sampler(name), set(product(range(-4, 5), repeat=2))
@@ -78,12 +68,15 @@ def test_a_sampler_comes_near_the_optimum_of_a_bowl_within_its_trials(name: str)
     apart = {location: max(abs(location[0] - 2), abs(location[1] + 1)) for location in box}
     assert len(set(collected)) == len(collected) <= DEFAULT_TRIALS
     assert min(apart[location] for location in collected) <= 1
-    if name in ("tpe", "gp", "cmaes"):
+    if name in ("tpe", "cmaes"):
         assert fmean(apart[location] for location in collected[10:]) < 0.85 * fmean(apart.values())
 
 
 def suggestions() -> list[list[LatticePosition]]:
-    return [make_sampler(name, 5)(several(), 3) for name in SAMPLERS]
+    """Return what each sampler makes of five places: one of them diverged, another is awaited."""
+    places = ((0, 0), (1, 1), (-2, 0), (2, -2), (0, 3))
+    observations = known(selected=places, diverged=((1, 1),), awaited=((0, 3),))
+    return [make_sampler(name, 5)(observations, 3) for name in SAMPLERS]
 
 
 @pytest.mark.slow
@@ -93,16 +86,6 @@ def test_samplers_name_the_same_in_another_process() -> None:
     environ = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": paths}
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=True)
     assert completed.stdout == f"{suggestions()}\n"
-
-
-@pytest.mark.parametrize(("half", "slots"), [((3, 3), 8), ((4,), 1)])
-def test_the_surface_finds_the_best_place_of_a_bowl_and_stops(half: tuple[int, ...], slots: int) -> None:
-    propose, start = make_sampler("surface"), (0,) * len(half)
-    collected: tuple[LatticePosition, ...] = ()
-    while news := propose(known(selected=collected, half=half, start=start), slots):
-        collected += tuple(news)
-        assert len(collected) <= 40
-    assert (2, -1)[: len(half)] in collected
 
 
 def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() -> None:
@@ -123,10 +106,8 @@ def test_what_a_place_is_expected_to_gain_is_that_of_draws_from_the_posterior() 
 
 
 def test_a_place_that_diverged_is_as_bad_as_the_worst() -> None:
-    values = ((0, 0), (1, -1), (-1, 1), (3, 0))
-    messages = known(selected=values, diverged=((3, 0),))
-    assert messages.values[3, 0] == max(bowl(location) for location in values[:3])
-    assert (3, 0) not in make_sampler("surface")(messages, 8)
+    observations = known(selected=((0, 0), (1, -1), (-1, 1), (3, 0)), diverged=((3, 0),))
+    assert observations.values[3, 0] == bowl((-1, 1)) == max(observations.values.values())
 
 
 def test_where_everything_diverged_a_lower_lr_is_looked_at_while_there_is_one() -> None:

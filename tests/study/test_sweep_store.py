@@ -45,9 +45,6 @@ def only(results: Path) -> Sweep:
     return sweep
 
 
-# --- extending ------------------------------------------------------------------------------------------------------
-
-
 def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Path) -> None:
     sweep_spec = make_sweep_spec(
         strategies=["standard", "s=0.1"], overrides=["optimizer=sgd", "centre_sgd={standard: {lr: 1, wd: 0}}"]
@@ -59,32 +56,25 @@ def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Pa
     assert load_sweep_store(results / "none").sweeps == {}
 
 
-@pytest.mark.parametrize(
-    ("changes", "stays"),
-    [
-        ({}, True),
-        ({"criterion": CriterionOptions(confidence=0.9)}, True),
-        ({"axes": {"lr": Axis(low=-3, high=5), "wd": Axis(fixed=True)}}, False),
-    ],
-)
 def test_a_search_has_started_where_its_first_proposal_says_while_its_ranges_stay(
-    make_sweep_spec: Ask, results: Path, changes: dict[str, object], stays: bool
+    make_sweep_spec: Ask, results: Path
 ) -> None:
-    """Another place to train, further seeds, another verdict: the same search goes on, for this strategy alone."""
+    """With another criterion the same search goes on, for this strategy alone."""
 
     def starts() -> list[Point | None]:
         return [study.start for study in only(results).studies]
 
     sweep_spec = make_sweep_spec(strategies=["standard", "mup"]).model_copy(update={"searched": True})
     extend_sweep(results, "w8", sweep_spec)
-    for lr, start in ((0.5, {"lr": 0.5, "wd": 0.25}), (0.25, None)):
-        points = ({"lr": lr, "wd": 0.25},)
-        record_suggestions(
-            results, "w8", [Suggestion(strategy="standard", sampler="surface", points=points, start=start)]
-        )
-    assert starts() == [Point.of(lr=0.5, wd=0.25), None]
-    extend_sweep(results, "w8", sweep_spec.model_copy(update=changes), LaunchSettings(overrides=("slots=2",)))
-    assert starts() == [Point.of(lr=0.5, wd=0.25) if stays else None, None]
+    first, second = {"lr": 0.5, "wd": 0.25}, {"lr": 0.25, "wd": 0.25}
+    for point, start in ((first, first), (second, None)):
+        suggestion = Suggestion(strategy="standard", sampler="surface", points=(point,), start=start)
+        record_suggestions(results, "w8", [suggestion])
+    extend_sweep(results, "w8", sweep_spec.model_copy(update={"criterion": CriterionOptions(confidence=0.9)}))
+    assert starts() == [Point(first), None]
+    wider = {"lr": Axis(low=-3, high=5), "wd": Axis(fixed=True)}
+    extend_sweep(results, "w8", sweep_spec.model_copy(update={"axes": wider}))
+    assert starts() == [None, None]
 
 
 def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, results: Path) -> None:
@@ -99,10 +89,9 @@ def test_points_strategies_and_seeds_extend_a_sweep(make_sweep_spec: Ask, result
     assert len(list(only(results).specs())) == 2 * (5 + 3)
 
 
-@pytest.mark.parametrize("repeated", [{}, {"ranges": {"lr": "0:1"}, "seeds": [1], "strategies": ["mup"]}])
-def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path, repeated: dict[str, object]) -> None:
+def test_what_adds_nothing_leaves_no_file(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec(seeds=[0, 1], strategies=["standard", "mup"]))
-    extend_sweep(results, "w8", make_sweep_spec(**{"seeds": [0, 1], **repeated}))
+    extend_sweep(results, "w8", make_sweep_spec(ranges={"lr": "0:1"}, seeds=[1], strategies=["mup"]))
     assert len(only(results).entries) == 1
 
 
@@ -118,22 +107,10 @@ def test_another_place_to_train_is_remembered(make_sweep_spec: Ask, results: Pat
     assert len(only(results).studies) == 1
 
 
-def test_a_centre_that_was_rounded_otherwise_asks_for_the_same_points(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", first := make_sweep_spec())
-    extend_sweep(results, "w8", make_sweep_spec(overrides=[f"centre.standard.lr={0.25 * 2**1e-7!r}"]))
-    (study,) = only(results).studies
-    assert study.grid_points == first.studies()[0].grid_points
-    assert len(only(results).entries) == 1
-
-
-# --- refusing -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "message", "free"),
     [
         ({"overrides": ["batch_size=64"]}, "batch_size is 32 there, 64 here", "w8-batch_size-64"),
-        ({"overrides": ["optimizer={kind: sgd}", "centre_sgd={standard: {lr: 1, wd: 0.25}}"]}, "optimizer.kind is adamw there, sgd here", "w8-sgd"),
         ({"ranges": {"wd": "-1:1"}}, "wd is fixed there, searched here", "w8-wd-searched"),
         ({"ranges": {"lr": "-1:1:0.5"}}, "the step of lr is 1 there, 0.5 here", "w8-lr-step-0.5"),
         ({"overrides": ["centre.standard.lr=0.3"]}, "lr of standard is in steps of 1 in log2 from 2^-2 there, 0.3 here", "w8-lr-0.3"),
@@ -152,27 +129,11 @@ def test_another_question_is_refused_with_what_differs_and_a_free_name(
     assert error.value.free == f"{free}-2"
 
 
-def test_a_centre_on_the_lattice_extends(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    extend_sweep(results, "w8", make_sweep_spec(overrides=["centre.standard.lr=2"], ranges={"lr": "0:0"}))
-    assert Point.of(lr=2.0, wd=0.25) in only(results).studies[0].grid_points
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", "..", "a/b", "/etc", "a\\b", "-x", "a\n", "a\x1b[31m", "x" * 65, "é", "a.", "0123456789ab", "~"],
-)
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a\n", "x" * 65, "é", "a.", "0123456789ab"])
 def test_names_that_could_be_anything_else_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="--name"):
         check_name(name)
-
-
-def test_any_text_can_be_made_a_name() -> None:
-    for text in ("my grid", "../../etc/passwd", "s=0.25", "…", "w" * 99, "-.-"):
-        assert check_name(sanitize_name(text))
-
-
-# --- at the same instant --------------------------------------------------------------------------------------------
+    assert check_name(sanitize_name(f"{name} grid"))
 
 
 def at_once(results: Path, sweep_specs: list[SweepSpec]) -> int:
@@ -203,20 +164,7 @@ def test_of_commands_at_the_same_instant_all_are_in_but_those_that_differ(make_s
     assert len(only(results).entries) == 1
 
 
-# --- names --------------------------------------------------------------------------------------------------------------
-
-
-def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    with pytest.raises(SweepNameTakenError, match=r"^there is a sweep w8: .*--name w8 extends it$") as error:
-        extend_sweep(results, "W8", make_sweep_spec())
-    assert error.value.free == "W8-2"
-
-
-# --- damaged, and of other versions ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("content", ["", "[", "- asked: 3", "asked: {}", "- later: 2", "- asked: {grid: a}", "\x00"])
+@pytest.mark.parametrize("content", ["", "[", "- asked: 3", "\x00"])
 def test_a_damaged_sweep_is_named_and_others_go_on(make_sweep_spec: Ask, results: Path, content: str) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     extend_sweep(results, "other", make_sweep_spec())
@@ -234,18 +182,8 @@ def test_a_damaged_sweep_is_named_and_others_go_on(make_sweep_spec: Ask, results
 def test_the_lock_of_a_command_that_was_killed_is_taken_over(make_sweep_spec: Ask, results: Path) -> None:
     extend_sweep(results, "w8", make_sweep_spec())
     lock = results / "sweeps" / ".w8.lock"
-    killed = (
-        "import os, sys, filelock; lock = filelock.SoftFileLock(sys.argv[1]); lock.acquire(); os.kill(os.getpid(), 9)"
-    )
+    killed = "import os, sys, filelock; held = filelock.SoftFileLock(sys.argv[1]).acquire(); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", killed, str(lock)], check=False).returncode == -9
     assert lock.exists()
     assert extend_sweep(results, "w8", make_sweep_spec(seeds=[1])) == "extended sweep w8"
     assert not lock.exists()
-
-
-def test_a_sweep_that_is_deleted_while_it_is_searched_ends_the_search(make_sweep_spec: Ask, results: Path) -> None:
-    extend_sweep(results, "w8", make_sweep_spec())
-    delete_sweep(results, "w8")
-    with pytest.raises(CorruptError, match=r"^sweep w8 was renamed or deleted meanwhile"):
-        record_suggestions(results, "w8", [Suggestion(strategy="standard", sampler="surface")])
-    assert load_sweep_store(results).sweeps == {}

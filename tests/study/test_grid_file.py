@@ -71,6 +71,23 @@ def test_scientific_notation_and_powers_of_two_are_numbers(path: Path, text: str
     assert load_sweep_spec(path, overrides=[f"centre.standard.lr={text}"]).centres["standard"]["lr"] == value
 
 
+LAUGHS = "".join(f"l{i}: &l{i} [{f'*l{i - 1}, *l{i - 1}' if i else '1'}]\n" for i in range(40))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "line 1: nested too deeply"),
+        ("a: 1\nb: &b [1, {c: *b}]", "line 2: an alias contains itself"),
+        (LAUGHS, "line 20: more than 1,000,000 values, aliases counted"),
+        ("!!bool maybe", "a date, number or value with !! is not valid"),
+    ],
+)
+def test_a_file_without_end_or_with_a_false_tag_is_refused_at_its_line(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"here: {message}"):
+        parse_yaml(text, "here")
+
+
 def test_merge_keys_stand_for_what_they_name_and_own_keys_override() -> None:
     merged = parse_yaml("a: &a {lr: 1, wd: 2}\nb: {lr: 3, <<: *a}", "here")
     assert merged == {"a": {"lr": 1, "wd": 2}, "b": {"lr": 3, "wd": 2}}

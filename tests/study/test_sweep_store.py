@@ -45,6 +45,12 @@ def only(results: Path) -> Sweep:
     return sweep
 
 
+def test_no_two_sweeps_differ_in_case_alone(make_sweep_spec: Ask, results: Path) -> None:
+    extend_sweep(results, "w8", make_sweep_spec())
+    with pytest.raises(SweepNameTakenError, match=r"^there is a sweep w8: .*--name w8 extends it$"):
+        extend_sweep(results, "W8", make_sweep_spec())
+
+
 def test_what_was_asked_is_read_as_it_was_kept(make_sweep_spec: Ask, results: Path) -> None:
     sweep_spec = make_sweep_spec(
         strategies=["standard", "s=0.1"], overrides=["optimizer=sgd", "centre_sgd={standard: {lr: 1, wd: 0}}"]

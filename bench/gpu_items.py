@@ -110,17 +110,16 @@ def beside(
     if small:
         turns.TURN_S, count = 1e-3, 2
         model, compiled, batch_size = "vit-digits" if other == "timm" else "encdec-tiny", False, 2
-    if other == "timm":
-        yield vit.measure(model, DEVICE, precision, compiled, batch_size, count)
-    else:
-        yield encdec.measure(model, DEVICE, precision, compiled, count, batch_size)
+    measure = vit.measure if other == "timm" else partial(encdec.measure, encdec.BESIDE)
+    yield measure(count, model, DEVICE, precision, compiled, batch_size)
 
 
 def alone(folder: Path, model: str, batch_size: int, small: bool) -> Rows:
     """Let ours take steps with activation checkpointing: how fast, and in how much memory?"""
+    count = encdec.ALONE_STEPS
     if small:
-        turns.TURN_S, encdec.ALONE_STEPS, model, batch_size = 1e-3, 2, "encdec-tiny", 2
-    yield encdec.measure_alone(model, DEVICE, "bf16", False, batch_size)
+        turns.TURN_S, count, model, batch_size = 1e-3, 2, "encdec-tiny", 2
+    yield encdec.measure(encdec.ALONE, count, model, DEVICE, "bf16", False, batch_size)
 
 
 def waits(folder: Path, model: str, small: bool) -> Rows:
@@ -134,9 +133,8 @@ def waits(folder: Path, model: str, small: bool) -> Rows:
     precisions: tuple[Precision, ...] = ("bf16", "fp16")
     for compiled, precision in itertools.product((False, True), precisions):
         trainer = module.our_trainer(module.run_spec(model_spec(model), precision, batch_size), DEVICE, compiled)
-        batches = itertools.repeat(trainer.task.batch)
-        count_waits_result = count_waits(partial(trainer.train_step, 1e-4, batches))
-        yield {"model": model, "precision": precision, "compiled": compiled, **count_waits_result}
+        waits = count_waits(partial(trainer.train_step, 1e-4, trainer.task.batches(1)))
+        yield {"model": model, "precision": precision, "compiled": compiled, **waits}
 
 
 SYNCHRONIZED = "called a synchronizing CUDA operation"
@@ -261,8 +259,8 @@ def ensembles(folder: Path, model: str, runs: int, small: bool) -> Rows:
 def ensemble_grid(folder: Path, small: bool) -> Rows:
     """Time a whole grid through the command line on one slot, alone and in an ensemble."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary_directory:
-        runs, options = 9 if small else 36, SHORT if small else ()
-        yield from ensemble.commands(1, runs, (1, 32), Path(temporary_directory), options=options)
+        runs, options = (9, SHORT) if small else (36, ())
+        yield from ensemble.commands(runs, Path(temporary_directory), (1, 32), options)
 
 
 SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set=schedule.eval_every=4")

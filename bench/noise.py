@@ -8,6 +8,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from scipy.stats import linregress
 
 from bench.recorded import Table, read_table
 from bench.tables import Row, show
@@ -146,8 +148,7 @@ def growth(value_N: Array) -> float:
 
 def slope(x_N: Array, y_N: Array) -> float:
     """Return the slope of the line of least squares."""
-    x_N = x_N - x_N.mean()
-    return float(x_N @ y_N / (x_N @ x_N)) if x_N.any() else np.nan
+    return float(linregress(x_N, y_N).slope) if np.ptp(x_N) else np.nan
 
 
 def independent_noise(y_LWS: Array) -> tuple[dict[str, float], dict[str, float]]:
@@ -156,10 +157,8 @@ def independent_noise(y_LWS: Array) -> tuple[dict[str, float], dict[str, float]]
     f_LW1, sd_LW1 = y_LWS.mean(2, keepdims=True), np.sqrt((r_LWS**2).sum(2, keepdims=True) / (seeds - 1))
     rng = np.random.default_rng(derive_seed(0, "independent", 0))
     draws = [residual_statistics(f_LW1 + sd_LW1 * rng.standard_normal(y_LWS.shape)) for _ in range(DRAWS)]
-    values = {key: np.array([draw[key] for draw in draws]) for key in draws[0]}
-    return {key: float(v_D.mean()) for key, v_D in values.items()}, {
-        key: float(v_D.std()) for key, v_D in values.items()
-    }
+    frame = pd.DataFrame(draws)
+    return frame.mean().to_dict(), frame.std(ddof=0).to_dict()
 
 
 if __name__ == "__main__":

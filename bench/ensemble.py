@@ -103,16 +103,12 @@ def steps(model: str, runs: int, device: torch.device, turns: int, steps_a_turn:
             take(steps_a_turn)
             if turn:  # the first traces, and warms caches
                 took[method].append((now_s(device) - began_s) / steps_a_turn / runs)
-    return [
-        {
-            "model": model,
-            "runs": runs,
-            "way": method,
-            "ms a run-step": 1000 * statistics.median(seconds),
-            "times as fast": statistics.median(a / s for a, s in zip(took["alone"], seconds, strict=True)),
-        }
-        for method, seconds in took.items()
-    ]
+    rows = list[Row]()
+    for method, seconds in took.items():
+        ratio = statistics.median(a / s for a, s in zip(took["alone"], seconds, strict=True))
+        row = {"model": model, "runs": runs, "way": method, "ms a run-step": 1000 * statistics.median(seconds)}
+        rows.append(row | {"times as fast": ratio})
+    return rows
 
 
 def commands(runs: int, folder: Path, ensembles: Sequence[int], options: Sequence[str] = ()) -> list[Row]:

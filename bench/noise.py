@@ -1,7 +1,7 @@
 """What real seeds do on recorded lattices, as tables: `python -m bench.noise results/lattices/*.csv`.
 
 Of log losses (of accuracies where a table has no losses, in points), means of points and of seeds are taken out; what is
-left are residuals. Shapes: L values of lr, W of wd, S seeds, P points, D draws.
+left are residuals. Lattices have five values or more along each axis. Shapes: L values of lr, W of wd, S seeds, P points, D draws.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from bench.tables import Row, show
 from ettsweep.seeding import derive_seed
 from ettsweep.study.surface import Array
 
+AXES = ("lr", "wd")
 DRAWS = 400
 """Lattices of independent noise that each table is held against."""
 
@@ -43,7 +44,7 @@ def residual_row(name: str, table: Table) -> Row:
     """
     y_LWS = table.values
     measured, (expected, chance) = residual_statistics(y_LWS), independent_noise(y_LWS)
-    steps = [f"{axis[1] - axis[0]:g}" if len(axis) > 1 else "-" for axis in (table.log2_lr, table.log2_wd)]
+    steps = [f"{axis[1] - axis[0]:g}" for axis in (table.log2_lr, table.log2_wd)]
     return {
         "table": name,
         "lattice": " x ".join(map(str, y_LWS.shape[:2])) + f", steps {', '.join(steps)}",
@@ -57,9 +58,10 @@ def residual_row(name: str, table: Table) -> Row:
 def total_row(name: str, table: Table) -> Row:
     """Return correlations over seeds of two points, with what is common to a seed: only means of points are out."""
     z_LWS = standardised(table.values - table.values.mean(2, keepdims=True))
-    lags = {f"{axis}, {step}": (step, k) for k, axis in enumerate(("lr", "wd")) for step in (1, 2, 3, 4)}
-    near = {key: f"{correlation(z_LWS, *at):+.2f}" for key, at in lags.items() if at[0] < z_LWS.shape[at[1]]}
-    return {"table": name, **dict.fromkeys(lags, ""), **near, "far": f"{far_correlation(z_LWS):+.2f}"}
+    lags = {
+        f"{axis}, {step}": f"{correlation(z_LWS, step, k):+.2f}" for k, axis in enumerate(AXES) for step in (1, 2, 3, 4)
+    }
+    return {"table": name, **lags, "far": f"{far_correlation(z_LWS):+.2f}"}
 
 
 def share_row(name: str, table: Table, lrs: int) -> Row:
@@ -103,7 +105,7 @@ def standardised(r_LWS: Array) -> Array:
 def correlation(z_LWS: Array, step: int, axis: int) -> float:
     """Return the correlation over seeds of two points that are `step` apart along lr (axis 0) or wd (1)."""
     z = np.moveaxis(z_LWS, axis, 0)
-    return float((z[step:] * z[:-step]).mean()) if step < len(z) else np.nan
+    return float((z[step:] * z[:-step]).mean())
 
 
 def shares_by_lr(y_LWS: Array) -> Array:
@@ -122,7 +124,7 @@ def far_correlation(z_LWS: Array) -> float:
     z_PS = z_LWS.reshape(-1, seeds)
     at_P2 = np.stack(np.divmod(np.arange(lrs * wds), wds), 1)
     far_PP = np.abs(at_P2[:, None] - at_P2).max(2) >= FAR
-    return float((z_PS @ z_PS.T / seeds)[far_PP].mean()) if far_PP.any() else np.nan
+    return float((z_PS @ z_PS.T / seeds)[far_PP].mean())
 
 
 def residual_statistics(y_LWS: Array) -> dict[str, float]:
@@ -133,22 +135,17 @@ def residual_statistics(y_LWS: Array) -> dict[str, float]:
     r_LWS = residuals(y_LWS)
     z_LWS, variance_LW = standardised(r_LWS), (r_LWS**2).mean(2)
     return {
-        **{f"r, {axis} {step}": correlation(z_LWS, step, k) for k, axis in enumerate(("lr", "wd")) for step in (1, 2)},
+        **{f"r, {axis} {step}": correlation(z_LWS, step, k) for k, axis in enumerate(AXES) for step in (1, 2)},
         "log sd a step of lr": growth(np.log(variance_LW.mean(1)) / 2),
         "log sd a step of wd": growth(np.log(variance_LW.mean(0)) / 2),
-        "log sd by log loss": slope(y_LWS.mean(2).ravel(), np.log(variance_LW).ravel() / 2),
+        "log sd by log loss": float(linregress(y_LWS.mean(2).ravel(), np.log(variance_LW).ravel() / 2).slope),
         "excess kurtosis": float((z_LWS**4).mean()) - 3,
     }
 
 
 def growth(value_N: Array) -> float:
     """Return the slope of values that are one step from each other."""
-    return slope(np.arange(float(len(value_N))), value_N)
-
-
-def slope(x_N: Array, y_N: Array) -> float:
-    """Return the slope of the line of least squares."""
-    return float(linregress(x_N, y_N).slope) if np.ptp(x_N) else np.nan
+    return float(linregress(range(len(value_N)), value_N).slope)
 
 
 def independent_noise(y_LWS: Array) -> tuple[dict[str, float], dict[str, float]]:

@@ -7,7 +7,6 @@ On a recorded lattice `off` may be `mapped`: the search starts from the optimum 
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from bench.recorded import Recorded, Table
 from bench.simulate import WAYS, Series, Way, centre_alone, open_workers, run_series, summary
-from bench.tables import chosen, facts, print_header, print_line, write_json
+from bench.tables import chosen, facts, formatted, print_header, print_line, rows_with_kept, write_json
 from bench.verdicts import MAX_RUNS, worlds
 from bench.worlds import Made, Place
 from ettsweep.process_pool import Pool
@@ -38,6 +37,9 @@ UNTRIED = ("surface", "climb", "factorial")
 
 COLUMNS = ("world", "margin", "slots", "off", "way", "trials", "sweeps", "declared", "runs", "median", "90%", "wall")
 COLUMNS += ("global", "regret", "bound holds")
+
+FORMATS = dict.fromkeys(("declared", "global", "bound holds"), ".2f") | {"margin": ".3g%", "regret": ".3g%"}
+KEYS = ("world", "slots", "off", "way", "trials")
 
 Row = dict[str, float | str | None]
 
@@ -75,13 +77,9 @@ def other_best(name: str, reference: dict[str, tuple[Made | Recorded, Table | No
     return others[0].best if reference[name][1] and others else None
 
 
-def told(column: str, value: float | str | None) -> str:
-    """Return a cell as the table has it."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if column in ("margin", "regret"):
-        return f"{100 * value:.3g}%"
-    return f"{value:.2f}" if column in ("declared", "global", "bound holds") else f"{value:.3g}"
+def told(row: Row) -> list[str]:
+    """Return the cells of a row as the table has them."""
+    return [formatted(row[column], FORMATS.get(column, ".3g")) for column in COLUMNS]
 
 
 def main() -> None:
@@ -99,29 +97,21 @@ def main() -> None:
     start_s, result = time.perf_counter(), list[Row]()
     print_header(COLUMNS)
     if options.kept:
-        for row in kept(options.json):
-            print_line(told(column, row[column]) for column in COLUMNS)
+        for row in in_order(options.json, []):
+            print_line(told(row))
         return
     with open_workers(cores()) as pool:
         for row in rows(pool, options):
             result.append(row)
-            print_line(told(column, row[column]) for column in COLUMNS)
+            print_line(told(row))
             if options.json:
-                write(options.json, result, time.perf_counter() - start_s)
+                versions = facts("numpy") | {"wall_s": math.ceil(time.perf_counter() - start_s)}
+                write_json(options.json, {"versions": versions, "rows": in_order(options.json, result)})
 
 
-def write(path: Path, result: list[Row], wall_s: float) -> None:
-    """Write rows with those of a file that were not measured again, so that it may be made in parts."""
-    keys = ("world", "slots", "off", "way", "trials")
-    rows = {tuple(row[key] for key in keys): row for row in [*kept(path), *result]}
-    versions = facts("numpy") | {"wall_s": math.ceil(wall_s)}
-    write_json(path, {"versions": versions, "rows": sorted(rows.values(), key=order)})
-
-
-def kept(path: Path) -> list[Row]:
-    """Return the rows of a file that `write` has written, in the order of the table."""
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    return sorted((row for row in rows if row["world"] in searched()), key=order)
+def in_order(path: Path, result: list[Row]) -> list[Row]:
+    """Return rows with those of a file that were not measured again, of worlds that there still are."""
+    return sorted((row for row in rows_with_kept(path, result, KEYS) if row["world"] in searched()), key=order)
 
 
 def order(row: Row) -> tuple[int, ...]:

@@ -53,6 +53,19 @@ def cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def formatted(value: float | str | None, form: str) -> str:
+    """Return a number in a format, of which `.3g%` is a share in percent; anything else as it is."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{100 * value:{form[:-1]}}%" if form.endswith("%") else f"{value:{form}}"
+
+
+def rows_with_kept(path: Path | None, rows: Iterable[Row], keys: Sequence[str]) -> list[Row]:
+    """Return rows with those of a file that were not measured again, so that it may be made in parts."""
+    kept = json.loads(path.read_text())["rows"] if path and path.exists() else []
+    return [*{tuple(row[key] for key in keys): row for row in [*kept, *rows]}.values()]
+
+
 def write_json(path: Path | None, data: object) -> None:
     """Write what was measured, where a path is given."""
     if path:

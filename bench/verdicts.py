@@ -23,7 +23,7 @@ from scipy.stats import binomtest
 from bench.chance import DOUBT, too_small
 from bench.recorded import Recorded, Table, read_table
 from bench.simulate import Outcome, Series, centre_alone, open_workers, run_series, summary
-from bench.tables import chosen, facts, print_header, print_line, write_json
+from bench.tables import chosen, facts, formatted, print_header, print_line, rows_with_kept, write_json
 from bench.worlds import Made
 from ettsweep.process_pool import Pool
 from ettsweep.processes import cores
@@ -50,6 +50,8 @@ STEP = 20
 
 COLUMNS = ("world", "rule", "stated", "margin", "sweeps", "declared", "right", "open", "holds", "from", "to", "gross")
 COLUMNS += ("edge", "runs", "median", "90%", "foreseen", "within", "regret")
+
+FORMATS = dict.fromkeys(("runs", "median", "90%", "sweeps"), ".0f") | {"margin": ".3g%", "regret": ".3g%"}
 
 Row = dict[str, float | str | None]
 
@@ -162,13 +164,9 @@ def may_fall_short(item: Row) -> bool:
     return any(item[column] is not None and float(item[column] or 0) < stated for column in ("right", "holds"))
 
 
-def told(column: str, value: float | str | None) -> str:
-    """Return a cell as the table has it."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if column in ("runs", "median", "90%", "sweeps"):
-        return f"{value:.0f}"
-    return f"{100 * value:.3g}%" if column in ("margin", "regret") else f"{value:.2f}"
+def told(row: Row, columns: Sequence[str] = COLUMNS) -> list[str]:
+    """Return cells of a row as the table has them."""
+    return [formatted(row[column], FORMATS.get(column, ".2f")) for column in columns]
 
 
 def falling_short(rows: Sequence[Row]) -> list[tuple[Row, str]]:
@@ -181,12 +179,9 @@ def falling_short(rows: Sequence[Row]) -> list[tuple[Row, str]]:
     return too_small(tests)
 
 
-def beside(path: Path, result: Sequence[Row]) -> list[Row]:
-    """Return rows with those of a file that were not measured again, so that it may be made in parts."""
-    data = json.loads(path.read_text())["rows"] if path.exists() else []
-    rows = {tuple(row[key] for key in ("world", "rule", "stated", "margin")): row for row in [*data, *result]}
-    order = [*worlds()]
-    return [rows[key] for key in sorted(rows, key=lambda key: (order.index(key[0]), key[1:2], key[3], key[2] or 0))]
+def order(row: Row) -> tuple[object, ...]:
+    """Return where a row stands in the table."""
+    return [*worlds()].index(str(row["world"])), row["rule"], row["margin"], row["stated"] or 0
 
 
 def main() -> int:
@@ -202,16 +197,16 @@ def main() -> int:
     with open_workers(cores()) as pool:
         for item in rows(pool, options):
             result.append(item)
-            print_line(told(column, item[column]) for column in COLUMNS)
+            print_line(told(item))
     versions = facts("numpy") | {"wall_s": math.ceil(time.perf_counter() - start_s)}
     print(json.dumps(versions))
     if options.json:
-        result = beside(options.json, result)
+        result = sorted(rows_with_kept(options.json, result, ("world", "rule", "stated", "margin")), key=order)
         write_json(options.json, {"versions": versions, "rows": result})
     short = falling_short(result)
     for item, column in short:
-        cells = [told(key, item[key]) for key in ("world", "stated", "margin", column)]
-        print("falls short: {}, stated {}, margin {}: {} in {}".format(*cells[:3], column, cells[3]))
+        world, stated, margin, share = told(item, ("world", "stated", "margin", column))
+        print(f"falls short: {world}, stated {stated}, margin {margin}: {column} in {share}")
     return 1 if short else 0
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bench import noise
-from bench.recorded import Table
 from ettsweep.study.surface import Array
 
 CHECKOUT = Path(__file__).parents[2]
@@ -74,13 +73,6 @@ def test_heavy_tails_are_found() -> None:
     rng = np.random.default_rng(1)
     y_LWS = rng.laplace(size=(7, 7, 400))  # of excess kurtosis 3
     assert noise.residual_statistics(y_LWS)["excess kurtosis"] == pytest.approx(3, abs=0.5)
-
-
-def test_a_lattice_may_be_small() -> None:
-    """Without points that are two steps apart, that correlation is unknown."""
-    table = Table("best_accuracy", (0.0, 1.0), (0.0, 1.0), planted(seeds=9)[:2, :2])
-    assert "nan" in noise.residual_row("small", table)["r, lr 2"]
-    assert noise.total_row("small", table)["lr, 2"] == ""
 
 
 def test_it_prints_a_row_for_each_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,11 +94,9 @@ def read_table(path: Path) -> Table:
         raise InputError(f"{path}: columns lack {', '.join(lacking)}; {', '.join(needed)} are needed")
     frame = frame[needed].copy()
     above_0 = frame[["lr", "wd", *needed[3:] * (metric == "best_loss")]] > 0
-    wrong = ~(np.isfinite(frame).all(axis=1) & above_0.all(axis=1)).to_numpy()
-    if wrong.any():
-        raise InputError(
-            f"{path}: line {wrong.argmax() + 2}: finite numbers are expected, and lr, wd and losses above 0"
-        )
+    wrong = np.flatnonzero(~(np.isfinite(frame.to_numpy()).all(axis=1) & above_0.to_numpy().all(axis=1)))
+    if wrong.size:
+        raise InputError(f"{path}: line {wrong[0] + 2}: finite numbers are expected, and lr, wd and losses above 0")
     frame[["lr", "wd"]] = np.log2(frame[["lr", "wd"]]).round(6)
     if frame.duplicated(["lr", "wd", "seed"]).any():
         raise InputError(f"{path}: a point has a seed twice")

@@ -3,10 +3,8 @@
 import inspect
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from support.commandline import PATIENCE_S, wait_for
+from support.commandline import wait_for
 from support.forks import Forks
 
 from bench import gpu, gpu_items
@@ -71,31 +69,21 @@ def test_an_item_for_which_the_time_did_not_suffice_is_left_for_another_call(tmp
     assert not measured(tmp_path / "gpu.jsonl", 0.3, *items)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("process")
-def test_what_was_measured_before_a_kill_is_kept_and_not_measured_again(tmp_path: Path) -> None:
+def test_what_is_there_is_not_measured_again_and_a_line_that_a_kill_has_cut_does_not_count(tmp_path: Path) -> None:
     out, table = tmp_path / "gpu.jsonl", tmp_path / "table.md"
-    command = [sys.executable, "-m", "bench.gpu", "--small", "--out", str(out), "--table", str(table)]
-    command += ["--items", "environment", "attention of vit-b16"]
-    with subprocess.Popen(command, cwd=CHECKOUT) as process:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (out.exists() and out.read_bytes().endswith(b"\n")):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+    line = {"item": "environment", "small": True, "state": "done", "wall_s": 1.0, "rows": [{"cores": 3}]}
+    gpu.append(out, line)
+    out.write_bytes(out.read_bytes() + b'{"item": "environment", "small": tr')  # what a kill amid a write would leave
+    gpu.append(out, line | {"item": "head", "state": "failed", "message": "out of memory"})
+    gpu.append(out, line | {"rows": [{"cores": 4}]})
     before = out.read_bytes()
-    out.write_bytes(before + b'{"item": "attention of vit-b16", "small": tr')  # what a kill amid a write would leave
-    subprocess.run(command, cwd=CHECKOUT, check=True)
-    assert out.read_bytes().startswith(before)
-    lines = gpu.read(out, small=True)
-    assert [(name, line["state"]) for name, line in lines.items()] == [
-        ("environment", "done"),
-        ("attention of vit-b16", "done"),
-    ]
-    assert out.read_text().count('"environment"') == 1
+    command = [sys.executable, "-m", "bench.gpu", "--small", "--out", out, "--table", table]
+    subprocess.run([*command, "--items", "environment", "head"], cwd=CHECKOUT, check=True)
+    assert out.read_bytes() == before
     text = table.read_text()
-    assert "| attention of vit-b16 | " in text
-    assert "| head | 0 | not measured: not yet |" in text
+    assert "| environment | 1 | cores 4 |" in text
+    assert "| head | 1 | failed: out of memory |" in text
+    assert "| doctor --fit, vit-b16 | 0 | not measured: not yet |" in text
 
 
 @pytest.mark.slow

@@ -73,6 +73,9 @@ def test_what_falls_short_is_told_from_chance() -> None:
     assert falling_short([*table, of(275)]) == []
     ((found, column),) = falling_short([*table, of(265)])
     assert (found["holds"], column) == (265 / 300, "holds")
+    # One-sided bounds at 99%: as few or as many bounds that hold have a chance of 1% there.
+    assert binom.sf(264, 300, found["from"]) == pytest.approx(0.01)
+    assert binom.cdf(265, 300, found["to"]) == pytest.approx(0.01)
     assert found["gross"] == 0
     assert found["right"] == 1
     assert [may_fall_short(of(holds)) for holds in (284, 285)] == [True, False]

@@ -103,9 +103,9 @@ def read_table(path: Path) -> Table:
     by_point = frame.pivot(index=["lr", "wd"], columns="seed", values=metric)
     lrs, wds = (tuple(sorted(map(float, frame[name].unique()))) for name in ("lr", "wd"))
     for name, values in (("log2 lr", lrs), ("log2 wd", wds)):
-        if len(set(np.diff(values).round(5))) > 1:
+        if len(set(np.diff(values).round(5))) != 1:
             text = ", ".join(f"{value:g}" for value in values)
-            raise InputError(f"{path}: {name}: values equally far from each other are expected, got {text}")
+            raise InputError(f"{path}: {name}: two or more values equally far from each other are expected, got {text}")
     scores = by_point.reindex(pd.MultiIndex.from_product([lrs, wds])).to_numpy()
     if holes := int(np.isnan(scores).sum()):
         size = f"{len(lrs)} x {len(wds)} points with {format_count(scores.shape[1], 'seed')}"

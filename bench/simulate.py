@@ -113,7 +113,7 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
         i, j = table.centre
         base = base.with_point(Point.of(lr=2.0 ** table.log2_lr[i], wd=2.0 ** table.log2_wd[j]), seeds[0])
         values = {"lr": table.log2_lr, "wd": table.log2_wd}
-        axes = {n: Axis(step=v[1] - v[0]) if len(v) > 1 else Axis(fixed=True) for n, v in values.items()}
+        axes = {name: Axis(step=axis[1] - axis[0]) for name, axis in values.items()}
     return Study(base, axes, tuple(seeds), (base.point,), "simulated", criterion)
 
 
@@ -141,8 +141,7 @@ class Way:
         """Return the search as it begins in a world, and what proposes its points, if anything does."""
 
         def at(place: Place) -> Point:
-            steps = {name: x for name, x in zip(study.axes, place, strict=True) if name in study.free}
-            return shifted(study.centre, study.axes, steps)
+            return shifted(study.centre, study.axes, dict(zip(study.axes, place, strict=True)))
 
         low, high = world.ends
         start = at(self.start or ((0, 0) if self.off is None else _beside(world.best, self.off, world)))
@@ -150,7 +149,7 @@ class Way:
             return replace(study, grid_points=(start,)), None
         if self.name == "factorial":
             box = product(range(low[0], high[0] + 1), range(low[1], high[1] + 1))
-            return replace(study, grid_points=tuple(dict.fromkeys(map(at, box)))), None
+            return replace(study, grid_points=tuple(map(at, box))), None
         trials = resolve_trials(self.name, self.trials)
         starts = {study.key: StartPoint(start)}
         searching = Search(self.name, make_sampler(self.name, world.number), trials, starts)
@@ -229,10 +228,9 @@ def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
         return verdict
     lr, wd = _place(study, candidate)
     places = [_place(study, neighbour.point) for neighbour in verdict.neighbours if neighbour.score is not None]
-    axes = [k for k, name in enumerate(study.axes) if name in study.free]
-    steps = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
+    steps = [(float(place[0] - lr), float(place[1] - wd)) for place in places]
     others = [position for position in steps if position in bound.posterior.positions]  # the others were unstable
-    origin = (0.0,) * len(axes)
+    origin = (0.0, 0.0)
     value = bound.posterior.bound(origin, others, confidence, bound.margin) if others else 0.0
     is_decided = not seeds_to_decide(bound.posterior, origin, others, bound.margin)
     word: VerdictWord = "optimal" if is_decided and value <= bound.margin else "unresolved"
@@ -265,8 +263,7 @@ def _train(plan: Plan, study: Study, world: World, rank: dict[int, int]) -> Iter
 
 def _place(study: Study, point: Point) -> Place:
     """Return how many steps a point is from the centre."""
-    axes, centre = study.axes, study.centre
-    lr, wd = (0 if axis.fixed else round(axis.distance(point[n], centre[n])) for n, axis in axes.items())
+    lr, wd = (round(axis.distance(point[name], study.centre[name])) for name, axis in study.axes.items())
     return lr, wd
 
 

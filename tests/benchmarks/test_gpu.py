@@ -188,6 +188,7 @@ def test_waits_are_counted_after_the_first_steps_and_told_by_place(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
 
     def take_step() -> None:
+        modes.append("step")
         warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=1)
         warnings.warn("something else", UserWarning, stacklevel=1)
 
@@ -197,4 +198,4 @@ def test_waits_are_counted_after_the_first_steps_and_told_by_place(monkeypatch: 
     assert (count_waits_result["steps"], count_waits_result["waits"]) == (3, 3)
     assert count_waits_result["places"].startswith("3 x ")
     assert Path(__file__).name in count_waits_result["places"]
-    assert modes == ["synchronize", "warn", "default"]
+    assert modes == [*["step"] * 4, "synchronize", "warn", *["step"] * 3, "default"]

@@ -120,7 +120,7 @@ GOOD = [[lr, wd, seed, 0.1] for lr, wd, seed in product((1, 2), (1, 2), (7, 8))]
         (None, [*GOOD[:-1], [2, 2, 8, "inf"]], "line 9: finite numbers are expected"),
         (None, [*GOOD[:-1], [2, 2, 8]], "Line #9"),
         (None, [*GOOD[:-1], [2, 2, 8, 0.0]], "line 9: .* losses above 0"),
-        (None, [[lr, 1, 0, 0.1] for lr in (1, 2, 8)], "log2 lr: values equally far from each other"),
+        (None, [[lr, 1, 0, 0.1] for lr in (1, 2, 8)], "log2 lr: two or more values equally far"),
     ],
 )
 def test_a_table_that_is_no_lattice_is_refused(

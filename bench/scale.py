@@ -36,7 +36,7 @@ STRATEGIES = 4
 NOISE = 0.02
 EVERY = 12
 TIMES = 3
-COMMANDS = ("status --format json", "verify-optimum --dry-run", "report")
+COMMANDS = {"status": ["--format", "json"], "verify-optimum --dry-run": [], "report": ["--out", "{}/report"]}
 
 GRID = """
 model: vit-digits
@@ -101,10 +101,10 @@ def write_run(results: Path, spec: TransformerRun, loss: float, rng: np.random.G
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def measure(command: Sequence[str], environment: dict[str, str]) -> tuple[float, float]:
+def measure(command: Sequence[str], cache: str) -> tuple[float, float]:
     """Return CPU seconds and memory in MiB of a command; its exit code says nothing here."""
-    null = subprocess.DEVNULL
-    process = subprocess.Popen(command, stdout=null, stderr=null, env=os.environ | environment)
+    null, environment = subprocess.DEVNULL, os.environ | {"XDG_CACHE_HOME": cache}
+    process = subprocess.Popen(command, stdout=null, stderr=null, env=environment)
     _, process.returncode, usage = os.wait4(process.pid, 0)
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / (1 if sys.platform == "darwin" else 1024)
 
@@ -121,14 +121,14 @@ def main() -> None:
     if not results.exists():
         make_results(results, options.runs)
     print_header(("command", "checkout", "first", "median", "MiB"))
-    for name, command in product(COMMANDS, options.ettsweep):
+    for (name, options_of_it), command in product(COMMANDS.items(), options.ettsweep):
         with tempfile.TemporaryDirectory() as temporary:
-            out = ["--out", f"{temporary}/report"] if name == "report" else []
+            further = [option.format(temporary) for option in options_of_it]
+            command_line = [command, *name.split(), *further, "--results", str(results)]
             measured = []
             for _ in range(TIMES + 1):
                 shutil.rmtree(Path(temporary, "report"), ignore_errors=True)
-                command_line = [command, *name.split(), *out, "--results", str(results)]
-                measured.append(measure(command_line, {"XDG_CACHE_HOME": f"{temporary}/cache"}))
+                measured.append(measure(command_line, f"{temporary}/cache"))
         (first_s, *later_s), mib = zip(*measured, strict=True)
         print_line((name, command, f"{first_s:.2f}", f"{statistics.median(later_s):.2f}", f"{max(mib):.0f}"))
     print(json.dumps(facts()))

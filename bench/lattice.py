@@ -14,6 +14,7 @@ from bench.recorded import METRICS, read_table
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
 from ettsweep.runs.index import load_run_index
+from ettsweep.strategies.strategy import strategy_name
 
 AXES, COLUMNS = ["lr", "wd"], ["lr", "wd", "seed", *METRICS]
 
@@ -26,7 +27,7 @@ def main() -> None:
     parser.add_argument("--name", help="instead of the task's name, such as that of the images")
     options = parser.parse_args()
     rows = [
-        {"model": run.model, "task": run.spec.task.name, "strategy": run.strategy}
+        {"model": run.labels.model, "task": run.labels.task, "strategy": strategy_name(run.spec.strategy.s)}
         | dict(zip(COLUMNS, (run.spec.lr, run.spec.wd, run.spec.seed, *map(run.result.get, METRICS)), strict=True))
         for run in load_run_index(options.results).runs.values()
         if run.result

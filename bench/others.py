@@ -83,7 +83,7 @@ def through_optuna(specs: Sequence[str]) -> list[Row]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler())  # which has nothing to draw
     for point in points:
-        study.enqueue_trial({"log2_lr": math.log2(point["lr"]), "log2_wd": math.log2(point["wd"]), "seed": point.seed})
+        study.enqueue_trial({"log2_lr": math.log2(point.lr), "log2_wd": math.log2(point.wd), "seed": point.seed})
     study.optimize(objective, n_trials=len(points), n_jobs=AT_ONCE)
     return rows
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
+import numpy as np
 from scipy.stats import binom
 
 DOUBT = 0.01
@@ -13,9 +14,11 @@ Item = TypeVar("Item")
 
 def too_small(tests: Iterable[tuple[int, int, float, Item]]) -> list[Item]:
     """Return the items whose number of successes, of so many draws, is too small for the stated share (Holm)."""
-    found, by_p = [], sorted(((float(binom.cdf(k, n, p)), item) for k, n, p, item in tests), key=lambda pair: pair[0])
-    for rank, (p_value, item) in enumerate(by_p):
-        if p_value >= DOUBT / (len(by_p) - rank):
+    tests = list(tests)
+    p_values = binom.cdf(*np.transpose([test[:3] for test in tests])) if tests else np.array([])
+    found = []
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[index] >= DOUBT / (len(tests) - rank):
             break
-        found.append(item)
+        found.append(tests[index][3])
     return found

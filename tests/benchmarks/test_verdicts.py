@@ -69,7 +69,7 @@ def test_what_falls_short_is_told_from_chance() -> None:
         result = [Outcome("optimal", 20, 20, 0.03 * (k >= holds), 0.05, 0.02, 0.0) for k in range(300)]
         return row("bowl .04", "bound", 0.95, 0.05, result)
 
-    table = [of(285) for _ in range(99)]
+    table = [of(285)] * 99
     assert falling_short([*table, of(275)]) == []
     ((found, column),) = falling_short([*table, of(265)])
     assert (found["holds"], column) == (265 / 300, "holds")

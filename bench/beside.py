@@ -17,24 +17,27 @@ import ctypes
 import json
 import math
 import os
-import resource
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 import ettsweep
+from bench.commands import ETTSWEEP, children_s
 from bench.others import AT_ONCE, OTHERS, Row
-from bench.tables import facts
+from bench.tables import facts, print_header, print_line, write_json
 from ettsweep.processes import background_thread
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.point import Point
 
-ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
+TIMEOUT_S = 3600.0
+"""Of each way."""
+
 GRACE_S = 60.0
 """Seconds that processes have to end after the command that has started them."""
 
@@ -42,7 +45,6 @@ LOOK_S = 0.25
 """Seconds between looks at processes: of one that nobody waits for, the CPU time since the last look is not known."""
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 FORMATS = {"wall s": ".1f", "CPU s": ".1f", "runs a minute": ".1f", "wall by single": ".2f", "loss off by": ".1e"}
 
 Found = dict[str, tuple[float | None, float | None]]
@@ -89,7 +91,7 @@ def environment(folder: Path) -> dict[str, str]:
 # --- what it takes --------------------------------------------------------------------------------------------------
 
 
-def measure(message: Sequence[str], folder: Path, timeout_s: float) -> Row:
+def measure(message: Sequence[str], folder: Path) -> Row:
     """Return the wall seconds of a command, and the CPU seconds of it and of all that it has started.
 
     Processes whose parents end become children of this one, which waits for them. Ray's raylet has the kernel forget
@@ -98,59 +100,35 @@ def measure(message: Sequence[str], folder: Path, timeout_s: float) -> Row:
     Raises:
         subprocess.SubprocessError: it fails, or takes too long.
     """
-    before, observed = children_s(), dict[tuple[str, str], int]()
+    before, observed = children_s(), dict[psutil.Process, float]()
     began_s = time.perf_counter()
     with background_thread("look", lambda over: watch(over, observed)):
         try:
             with (folder / "log.txt").open("wb") as log:  # a pipe would be open for as long as what is left behind
                 files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-                subprocess.run(message, check=True, timeout=timeout_s, cwd=folder, env=environment(folder), **files)
+                subprocess.run(message, check=True, timeout=TIMEOUT_S, cwd=folder, env=environment(folder), **files)
             wall_s = time.perf_counter() - began_s
         finally:
             reap()
-    told_s, seen_s = children_s() - before, TICK_S * sum(observed.values())
+    told_s, seen_s = children_s() - before, sum(observed.values())
     return {"wall s": wall_s, "CPU s": max(told_s, seen_s), "CPU s told": told_s, "CPU s seen": seen_s}
 
 
-def children_s() -> float:
-    """Return the CPU seconds of all processes that have ended and been waited for."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-def watch(over: threading.Event, observed: dict[tuple[str, str], int]) -> None:
-    """Keep the CPU time of each process below this one, by number and start, as it was last seen."""
-    me = str(os.getpid())
+def watch(over: threading.Event, observed: dict[psutil.Process, float]) -> None:
+    """Keep the CPU time of each process below this one as it was last seen."""
     while not over.wait(LOOK_S):
-        stats = dict(process_stats())
-        for pid, fields in stats.items():
-            above = pid
-            while above in stats and above != me:
-                above = stats[above][1]
-            if above == me != pid:
-                observed[pid, fields[19]] = int(fields[11]) + int(fields[12])
-
-
-def process_stats() -> Iterator[tuple[str, list[str]]]:
-    """Yield number, and fields of /proc/PID/stat from the state on, of all processes."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            yield pid, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                observed[process] = times.user + times.system
 
 
 def reap() -> None:
     """Wait for processes that a command has left behind; end those that stay."""
-    until_s = time.monotonic() + GRACE_S
-    with contextlib.suppress(ChildProcessError):  # there is none any more
-        while True:
-            if os.waitpid(-1, os.WNOHANG)[0]:
-                continue
-            time.sleep(0.05)
-            if time.monotonic() > until_s:
-                left = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-                print(f"ended what was left after {GRACE_S:g} s: processes {' '.join(left)}", file=sys.stderr)
-                for pid in map(int, left):
-                    os.kill(pid, signal.SIGKILL)
+    while left := psutil.Process().children():
+        for process in psutil.wait_procs(left, GRACE_S)[1]:
+            print(f"ended what was left after {GRACE_S:g} s: process {process.pid}", file=sys.stderr)
+            process.kill()
 
 
 # --- what came of it ------------------------------------------------------------------------------------------------
@@ -180,19 +158,7 @@ def versions(ray_python: str) -> Row:
     text = "import json, torch, ray.tune, bench.others; print(json.dumps([ray.__version__, torch.__version__]))"
     completed = subprocess.run([ray_python, "-c", text], env=environment(Path()), capture_output=True, text=True)
     ray, its_torch = json.loads(completed.stdout.splitlines()[-1]) if completed.returncode == 0 else (None, None)
-    return {
-        **facts("torch", "optuna", "submitit"),
-        "ray": ray,
-        "ray's torch": its_torch,
-    }
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print rows as a table in markdown."""
-    names = ["way", "runs", *FORMATS, "same bits"]
-    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
-    for row in rows:
-        print(f"| {' | '.join(format(row[name], FORMATS.get(name, '')) if name in row else '' for name in names)} |")
+    return facts("torch", "optuna", "submitit") | {"ray": ray, "ray's torch": its_torch}
 
 
 def main() -> None:
@@ -201,7 +167,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--ways", nargs="*", default=["single", *OTHERS], choices=["single", *OTHERS])
     parser.add_argument("--ray-python", default=sys.executable, help="one that can import ray.tune and torch")
-    parser.add_argument("--timeout-min", type=float, default=60.0, help="of each way")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -217,7 +182,7 @@ def main() -> None:
             folder = Path(name)
             (folder / "specs.json").write_text(json.dumps(specs))
             try:
-                row = {"way": method} | measure(command(method, grid, python), folder, 60 * options.timeout_min)
+                row = {"way": method} | measure(command(method, grid, python), folder)
                 result = found_in(folder)
             except Exception as error:
                 log = folder / "log.txt"
@@ -230,9 +195,11 @@ def main() -> None:
         if rows[0]["way"] == "single":
             row["wall by single"] = row["wall s"] / rows[0]["wall s"]
         print(f"{method}: {row['wall s']:.1f} s", file=sys.stderr, flush=True)
-        if options.json:
-            options.json.write_text(json.dumps({"versions": ran_on, "rows": rows}, indent=1) + "\n")
-    show(rows)
+        write_json(options.json, {"versions": ran_on, "rows": rows})
+    names = ["way", "runs", *FORMATS, "same bits"]
+    print_header(names)
+    for row in rows:
+        print_line(format(row[name], FORMATS.get(name, "")) if name in row else "" for name in names)
     other = [row["way"] for row in rows if row["same bits"] != f"{len(specs)} of {len(specs)}"]
     verdict = f"not those of {rows[0]['way']} in {', '.join(other)}" if other else "the same, bit for bit"
     if len(rows) > 1:

@@ -44,14 +44,12 @@ def steps_a_second(threads: int, bounded: bool, seconds: float) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--busy", type=int, default=cores(), help="processes that compute beside")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
-    values = [(1, True), (args.threads, False), (args.threads, True)]
+    values = [(1, True), (2, False), (2, True)]
     print(f"{'beside':>8}  " + "  ".join(f"{n} thread{'s' * (n > 1)}{'' if b else ', spinning'}" for n, b in values))
-    for busy in (0, args.busy):
+    for busy in (0, cores()):
         with ExitStack() as beside:
             for _ in range(busy):
                 loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])

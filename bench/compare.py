@@ -7,22 +7,22 @@ often than stated by more than chance explains, at 99% over the whole table (Hol
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
-from bench.tables import facts
+from bench.chance import too_small
+from bench.tables import chosen, facts, print_header, print_line, write_json
 from ettsweep.study.compare import compare
 
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 NUMBERS = (2, 3, 5, 10, 30)
 CONFIDENCES = (0.8, 0.95, 0.99)
-DOUBT = 0.01
 COLUMNS = ("case", "seeds", "stated", "holds", "told")
 
 
@@ -97,17 +97,6 @@ def held_of(name: str, n: int, confidence: float, pairs: int, told: list[str] | 
     return held
 
 
-def falling_short(rows: Sequence[dict[str, float | str]], pairs: int) -> list[dict[str, float | str]]:
-    """Return the rows whose intervals hold too rarely, beyond what chance explains: at 99% over all of them (Holm)."""
-    tests = [(float(binom.cdf(round(float(row["holds"]) * pairs), pairs, float(row["stated"]))), row) for row in rows]
-    found = []
-    for k, (p, row) in enumerate(sorted(tests, key=lambda test: test[0])):
-        if p >= DOUBT / (len(tests) - k):
-            break
-        found.append(row)
-    return found
-
-
 def main() -> int:
     """Print the table as markdown, and what falls short; 1 if anything does."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -115,23 +104,20 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold one of these")
     parser.add_argument("--json", type=Path, help="a file for all of it")
     options = parser.parse_args()
-    start_s, rows = time.perf_counter(), list[dict[str, float | str]]()
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    for name in CASES:
-        if options.only and not any(part in name for part in options.only):
-            continue
-        for n in NUMBERS:
-            for confidence in CONFIDENCES:
-                told = list[str]()
-                held = held_of(name, n, confidence, options.pairs, told)
-                share = sum(verdict != "unresolved" for verdict in told) / options.pairs
-                rows.append(dict(zip(COLUMNS, (name, n, confidence, held / options.pairs, share), strict=True)))
-                print(f"| {name} | {n} | {confidence} | {held / options.pairs:.3f} | {share:.2f} |", flush=True)
+    start_s, rows, tests = time.perf_counter(), [], []
+    print_header(COLUMNS)
+    for name, n, confidence in product(chosen(CASES, options.only), NUMBERS, CONFIDENCES):
+        told = list[str]()
+        held = held_of(name, n, confidence, options.pairs, told)
+        share = sum(verdict != "unresolved" for verdict in told) / options.pairs
+        row = dict(zip(COLUMNS, (name, n, confidence, held / options.pairs, share), strict=True))
+        rows.append(row)
+        tests.append((held, options.pairs, confidence, row))
+        print_line((name, str(n), str(confidence), f"{row['holds']:.3f}", f"{share:.2f}"))
     versions = facts("numpy", "scipy") | {"pairs": options.pairs, "wall_s": round(time.perf_counter() - start_s)}
     print(json.dumps(versions))
-    if options.json:
-        options.json.write_text(json.dumps({"versions": versions, "rows": rows}, indent=1) + "\n")
-    short = falling_short(rows, options.pairs)
+    write_json(options.json, {"versions": versions, "rows": rows})
+    short = too_small(tests)
     for row in short:
         print(f"falls short: {row['case']}, {row['seeds']} seeds, stated {row['stated']}: {row['holds']}")
     return 1 if short else 0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image, features
 from timm.data import create_transform
@@ -57,6 +58,7 @@ def make_images(root: Path, count: int) -> list[Path]:
     return paths[:count]
 
 
+PIXELS: Any = ("pillow", "torchvision")
 STAGES = ("read", "decode, crop", "crop, flip", "RandAugment", "bytes, erase")
 
 
@@ -75,22 +77,20 @@ def now(task: ImageNetTask, size: int) -> Sequence[Callable[[Any], Any]]:
     return Path.read_bytes, partial(decode, crop=training_crop(task, size)), *transform.transforms  # type: ignore[attr-defined]
 
 
-def stages(paths: Sequence[Path], times: int, work: Sequence[Callable[[Any], Any]]) -> dict[str, float]:
+def stages(paths: Sequence[Path], times: int, work: Sequence[Callable[[Any], Any]]) -> "pd.Series[float]":
     """Return milliseconds of CPU time per image for each stage, the medians of some passes over all images."""
-    assert len(work) == len(STAGES)
     passes = []
     for _ in range(times + 1):
-        spent_s = [0.0] * len(work)
+        spent_s = dict.fromkeys(STAGES, 0.0)
         for path in paths:
             seed_generators(derive_seed(0, "bench", path.name))
             image: Any = path
-            for k, stage in enumerate(work):
+            for name, stage in zip(STAGES, work, strict=True):
                 start_s = time.process_time()
                 image = stage(image)
-                spent_s[k] += time.process_time() - start_s
-        passes.append([1e3 * seconds / len(paths) for seconds in spent_s])
-    medians = [statistics.median(column) for column in zip(*passes[1:], strict=True)]  # the first warms the caches
-    return dict(zip(STAGES, medians, strict=True))
+                spent_s[name] += time.process_time() - start_s
+        passes.append(spent_s)
+    return (1e3 / len(paths) * pd.DataFrame(passes[1:])).median()  # the first warms the caches
 
 
 def loader_rate(root: Path, workers: int, count: int, pixels: Any) -> float:
@@ -125,20 +125,17 @@ def main() -> None:
         paths = make_images(Path(name), options.images)
         kilobytes = statistics.mean(path.stat().st_size for path in paths) / 1e3
         print(f"{len(paths)} JPEGs of {WIDTH} x {HEIGHT}, {kilobytes:.0f} kB on average; CPU ms an image, one thread:")
-        mapping = {"before": before(ImageNetTask(), size)}
-        mapping |= {pixels: now(ImageNetTask(pixels=pixels), size) for pixels in ("pillow", "torchvision")}  # type: ignore[arg-type]
-        spent = {method: stages(paths, options.times, work) for method, work in mapping.items()}
-        print(" " * 24 + "".join(f"{method:>14}" for method in mapping))
-        for stage in STAGES:
-            print(f"  {stage:22}" + "".join(f"{spent[method][stage]:14.2f}" for method in mapping))
-        print(f"  {'in all':22}" + "".join(f"{sum(spent[method].values()):14.2f}" for method in mapping))
-        rates = {method: 1e3 / sum(spent[method].values()) for method in mapping}
-        print(f"  {'images/s and core':22}" + "".join(f"{rates[method]:14.0f}" for method in mapping))
-        result |= {"ms": spent, "images_per_s": rates}
+        ways = {"before": before(ImageNetTask(), size)}
+        ways |= {pixels: now(ImageNetTask(pixels=pixels), size) for pixels in PIXELS}
+        spent = pd.DataFrame({way: stages(paths, options.times, work) for way, work in ways.items()})
+        rates = 1e3 / spent.sum()
+        table = spent.map("{:.2f}".format)
+        table.loc["in all"] = spent.sum().map("{:.2f}".format)
+        table.loc["images/s and core"] = rates.map("{:.0f}".format)
+        print(table.to_string())
+        result |= {"ms": spent.to_dict(), "images_per_s": rates.to_dict()}
         for workers in options.workers:
-            loaded = {
-                pixels: loader_rate(Path(name), workers, options.images, pixels) for pixels in ("pillow", "torchvision")
-            }
+            loaded = {pixels: loader_rate(Path(name), workers, options.images, pixels) for pixels in PIXELS}
             print(f"{workers} loader workers, as a run has them: {loaded} images/s, wall")
             result[f"{workers} workers"] = loaded
     versions = facts("pillow", "torch", "timm") | {"libjpeg_turbo": features.version("libjpeg_turbo")}

@@ -2,11 +2,10 @@
 
 Steps: training steps of vit-digits, and of vit-cifar10 on a GPU: alone and in an ensemble, a few steps each way, and
 again; each figure is a median over turns. Commands: grids of vit-digits through the command line, worker start and
-evaluations included, each way in turn, and again.
+evaluations included.
 """
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -65,10 +64,10 @@ def made(spec: TransformerRun, device: torch.device) -> Trainer:
     if spec.task.kind == "digits":
         return prepare(spec, device)
     trainer = build_trainer(spec, device, RuntimeSettings(), SINGLE_PROCESS)
-    labels = torch.arange(spec.batch_size, device=device) % 10
-    trainer.task = FixedBatchTask(
-        Batch(example_inputs(spec.model, spec.batch_size, device), labels), Classification(0.0).loss
+    batch = Batch(
+        example_inputs(spec.model, spec.batch_size, device), torch.arange(spec.batch_size, device=device) % 10
     )
+    trainer.task = FixedBatchTask(batch, Classification(0.0).loss)
     return trainer
 
 
@@ -104,74 +103,48 @@ def steps(model: str, runs: int, device: torch.device, turns: int, steps_a_turn:
             take(steps_a_turn)
             if turn:  # the first traces, and warms caches
                 took[method].append((now_s(device) - began_s) / steps_a_turn / runs)
-    return [
-        {
-            "model": model,
-            "runs": runs,
-            "way": method,
-            "ms a run-step": 1000 * statistics.median(seconds),
-            "times as fast": statistics.median(a / s for a, s in zip(took["alone"], seconds, strict=True)),
-        }
-        for method, seconds in took.items()
-    ]
+    rows = list[Row]()
+    for method, seconds in took.items():
+        ratio = statistics.median(a / s for a, s in zip(took["alone"], seconds, strict=True))
+        row = {"model": model, "runs": runs, "way": method, "ms a run-step": 1000 * statistics.median(seconds)}
+        rows.append(row | {"times as fast": ratio})
+    return rows
 
 
-def commands(
-    slots: int, runs: int, ensembles: Sequence[int], folder: Path, repeats: int = 1, options: Sequence[str] = ()
-) -> list[Row]:
-    """Return how long a grid of 9 points takes through the command line, in ensembles of each size.
-
-    All sizes take their turn, and then again: each figure is the least, since others can only lengthen it.
-    """
-    took: dict[int, list[float]] = {size: [] for size in ensembles}
-    seeds = ",".join(map(str, range(runs // 9)))
-    for turn, size in itertools.product(range(repeats), ensembles):
+def commands(runs: int, folder: Path, ensembles: Sequence[int], options: Sequence[str] = ()) -> list[Row]:
+    """Return how long a grid of 9 points takes through the command line on one slot, in ensembles of each size."""
+    rows = list[Row]()
+    for size in ensembles:
+        seeds = ",".join(map(str, range(runs // 9)))
         grid = ["grid", "--model", "vit-digits", "--strategy", "standard", "--seeds", seeds, *options]
-        settings = [f"slots={slots}", "threads=1", f"trainer.ensemble={size}"]
-        launch = [section for setting in settings for section in ("--launch-set", setting)]
-        results = folder / f"{slots}-{runs}-{turn}-{size}"
+        launch = [f"--launch-set={setting}" for setting in ("slots=1", "threads=1", f"trainer.ensemble={size}")]
         environment = os.environ | {"ETTSWEEP_SLOTS": str(folder / "slots")}
         began_s = time.perf_counter()
-        command = [*ETTSWEEP, *grid, *launch, "--results", str(results), "--follow"]
+        command = [*ETTSWEEP, *grid, *launch, "--results", str(folder / f"{runs}-{size}"), "--follow"]
         subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=folder)
-        took[size].append(time.perf_counter() - began_s)
-    first_s = min(took[ensembles[0]])
-    return [
-        {"slots": slots, "ensemble": size, "runs": runs, "wall s": min(s), "longest s": max(s)}
-        | {"times as fast": first_s / min(s)}
-        for size, s in took.items()
-    ]
+        rows.append({"slots": 1, "ensemble": size, "runs": runs, "wall s": time.perf_counter() - began_s})
+        rows[-1]["times as fast"] = rows[0]["wall s"] / rows[-1]["wall s"]
+    return rows
 
 
 def main() -> None:
-    """Print the tables, and write them as JSON where that is asked for."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", choices=MODELS, help="of steps; by default vit-digits, on a GPU all")
     parser.add_argument("--sizes", type=int, nargs="*", default=[8, 32, 128], help="runs at once, of steps")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=10, help="steps of a turn")
-    parser.add_argument("--slots", type=int, nargs="*", default=[1], help="of a command")
     parser.add_argument("--runs", type=int, nargs="*", default=[72], help="of a command: multiples of 9")
-    parser.add_argument("--ensembles", type=int, nargs="*", default=[1, 8, 32], help="of a command")
-    parser.add_argument("--repeats", type=int, default=1, help="of the commands")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()  # as its programs do
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    models = options.models or (list(MODELS) if device.type == "cuda" else ["vit-digits"])
+    models = list(MODELS) if device.type == "cuda" else ["vit-digits"]
     capability = torch.backends.cpu.get_cpu_capability()
-    versions = facts("torch") | {"device": torch.cuda.get_device_name() if device.type == "cuda" else capability}
-    print(json.dumps(versions))
-    every = itertools.product(models, options.sizes)
-    result = {"steps": show(chain.from_iterable(steps(*size, device, options.turns, options.steps) for size in every))}
+    print(
+        json.dumps(facts("torch") | {"device": torch.cuda.get_device_name() if device.type == "cuda" else capability})
+    )
+    show(row for model, size in product(models, options.sizes) for row in steps(model, size, device, 7, 10))
     print()
     with tempfile.TemporaryDirectory() as folder:
-        sizes = itertools.product(options.slots, options.runs)
-        each = (commands(*size, options.ensembles, Path(folder), options.repeats) for size in sizes)
-        result["commands"] = show(chain.from_iterable(each))
-    if options.json:
-        options.json.write_text(json.dumps({"versions": versions, **result}, indent=1) + "\n")
+        show(row for runs in options.runs for row in commands(runs, Path(folder), (1, 8, 32)))
 
 
 if __name__ == "__main__":

@@ -25,35 +25,28 @@ from torch.nn import functional as F
 
 from bench import turns
 from bench.tables import Row
-from bench.turns import fitting, plain_adamw, settings, trainer
-from ettsweep.runs.spec import StrategySpec
 from ettsweep.strategies.optimizers import AdamWSpec
-from ettsweep.trainer.models.build import build_model, example_inputs, initialise
-from ettsweep.trainer.models.compiler import compile_blocks
+from ettsweep.trainer.models.build import example_inputs
 from ettsweep.trainer.models.gpt_spec import GptSpec
 from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.recipe import TransformerRun
-from ettsweep.trainer.specs import Precision, ScheduleSpec
-from ettsweep.trainer.tasks.task import Batch
+from ettsweep.trainer.specs import Precision
+from ettsweep.trainer.tasks.task import Batch, FixedBatchTask
 from ettsweep.trainer.tasks.text.text_task import NextTokenTask
-from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.precision import DTYPES
 from ettsweep.trainer.training.trainer import Trainer
 
-MEMORY_STEPS = 1
+CPU = torch.device("cpu")
 
 
-class Window:
-    """A task of one batch that lies on the device: random tokens."""
-
-    def __init__(self, spec: TransformerRun, device: torch.device) -> None:
-        tokens = spec.model.model_copy(update={"tokens": spec.model.tokens + 1})
-        window_BT, _ = example_inputs(tokens, spec.batch_size, torch.device("cpu"))
-        previous_BT, target_BT = window_BT[:, :-1].to(device), window_BT[:, 1:].to(device)
-        self.batch = Batch((previous_BT, target_BT), target_BT)
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return outputs / batch.targets.numel()
+def window(spec: TransformerRun, device: torch.device) -> FixedBatchTask:
+    """Return a task of one batch that lies on the device: random tokens."""
+    tokens = spec.model.model_copy(update={"tokens": spec.model.tokens + 1})
+    window_BT, _ = example_inputs(tokens, spec.batch_size, CPU)
+    previous_BT, target_BT = window_BT[:, :-1].to(device), window_BT[:, 1:].to(device)
+    return FixedBatchTask(
+        Batch((previous_BT, target_BT), target_BT), lambda outputs, batch: outputs / batch.targets.numel()
+    )
 
 
 class TransformersGpt2(nn.Module):
@@ -95,10 +88,8 @@ class PlainGpt(nn.Module):
 
     def __init__(self, spec: GptSpec) -> None:
         super().__init__()
-        self.words, self.positions = (
-            nn.Embedding(spec.vocabulary, spec.width),
-            nn.Embedding(spec.tokens, spec.width),
-        )
+        self.words = nn.Embedding(spec.vocabulary, spec.width)
+        self.positions = nn.Embedding(spec.tokens, spec.width)
         self.blocks = nn.Sequential(*(PlainBlock(spec) for _ in range(spec.depth)))
         self.norm = nn.LayerNorm(spec.width, spec.ln_eps, elementwise_affine=False)
         self.head = nn.Linear(spec.width, spec.vocabulary, bias=False)
@@ -119,11 +110,9 @@ class PlainLoop:
         self.model = PlainGpt(spec.model).to(device)
         for block in self.model.blocks if compiled else ():
             block.compile()
-        self.optimizer, self.scaler = (
-            plain_adamw(self.model, spec),
-            torch.amp.GradScaler(enabled=spec.precision == "fp16"),
-        )
-        self.task = Window(spec, device)
+        self.optimizer = turns.plain_adamw(self.model, spec)
+        self.scaler = torch.amp.GradScaler(enabled=spec.precision == "fp16")
+        self.task = window(spec, device)
 
     def train_step(self, lr: float, batches: Iterator[Batch]) -> None:
         previous_BT, target_BT = next(batches).inputs
@@ -142,101 +131,64 @@ class PlainLoop:
 
 def run_spec(model: GptSpec, precision: Precision, batch_size: int) -> TransformerRun:
     """Return a run with the recipe of grids/gpt2.yaml, but for its schedule."""
-    return TransformerRun(
-        model=model,
-        task=NextTokenTask(),  # any: the random tokens take its place
-        optimizer=AdamWSpec(beta2=0.95, clip_norm=1.0),
-        schedule=ScheduleSpec(total_steps=2, warmup_steps=1, eval_every=1),
-        batch_size=batch_size,
-        precision=precision,
-        strategy=StrategySpec(s=None),
-        lr=6e-4,
-        wd=0.1,
-        seed=0,
-    )
+    return turns.run_spec(model, precision, batch_size, NextTokenTask(), AdamWSpec(beta2=0.95, clip_norm=1.0))
 
 
 def our_trainer(spec: TransformerRun, device: torch.device, compiled: bool) -> Trainer:
-    with device:
-        model = build_model(spec.model, spec.strategy)
-    initialise(model, spec.model, spec.strategy, spec.seed)
-    if compiled:
-        compile_blocks(model, spec.model, print)
-    return trainer(spec, model, Window(spec, device), build_optimizer(model, spec), device)
+    return turns.our_trainer(spec, window(spec, device), device, compiled)
 
 
 def transformers_trainer(spec: TransformerRun, device: torch.device, compiled: bool) -> Trainer:
-    model = TransformersGpt2(spec.model).to(device).train()
-    for block in model.gpt2.transformer.h if compiled else ():
-        block.compile()
-    return trainer(spec, model, Window(spec, device), plain_adamw(model, spec), device)
+    model = TransformersGpt2(spec.model)
+    blocks = model.gpt2.transformer.h if compiled else ()
+    return turns.their_trainer(spec, window(spec, device), model, blocks, device)
 
 
 OTHERS: dict[str, turns.Build] = {"transformers": transformers_trainer, "plain loop": PlainLoop}
 
 
 def measure(
-    other: str, model: GptSpec, device: torch.device, precision: Precision, compiled: bool, count: int, batch_size: int
+    other: str, count: int, model: GptSpec, device: torch.device, precision: Precision, compiled: bool, batch_size: int
 ) -> Row:
     """Let ours and another take turns at training steps; on a CPU, each then shows its memory."""
     spec = run_spec(model, precision, batch_size)
     builds = {"ours": our_trainer, "other": OTHERS[other]}
-    row = {
-        "depth": model.depth,
-        "tokens": model.tokens,
-        "beside": other,
-        **turns.measure(builds, spec, device, compiled, count, "tokens", model.tokens),
-    }
+    row = turns.measure(builds, spec, device, compiled, count, "tokens", model.tokens)
     if device.type == "cpu":
-        row |= {"memory_gib": memory_gib("ours", spec), "other_memory_gib": memory_gib(other, spec)}
-    return row
+        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # a process of its own for each
+            threads = torch.get_num_threads()
+            both = pool.starmap(memory_gib, [(build, spec, threads) for build in builds.values()], chunksize=1)
+        row |= dict(zip(("memory_gib", "other_memory_gib"), both, strict=True))
+    return {"depth": model.depth, "tokens": model.tokens, "beside": other, **row}
 
 
-def memory_gib(name: str, spec: TransformerRun) -> float:
-    """Return the peak of what a trainer takes on the CPU, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_memory_gib, (name, spec, torch.get_num_threads()))
-
-
-def _memory_gib(name: str, spec: TransformerRun, threads: int) -> float:
+def memory_gib(build: turns.Build, spec: TransformerRun, threads: int) -> float:
+    """Return the peak of what a trainer takes on the CPU, in this process."""
     torch.set_num_threads(threads)
-    build = {"ours": our_trainer, **OTHERS}[name]
-    small = run_spec(model_spec("gpt-tiny"), spec.precision, 1)
-    turns.Contender(build, small, torch.device("cpu"), False)  # imports, and what torch sets up once
+    turns.Contender(
+        build, run_spec(model_spec("gpt-tiny"), spec.precision, 1), CPU, False
+    )  # imports, and what torch sets up once
     forget_peak()
     before = peak_resident_bytes()
-    contender = turns.Contender(build, spec, torch.device("cpu"), False)
-    contender.turn(MEMORY_STEPS)
+    turns.Contender(build, spec, CPU, False).turn(1)
     return (peak_resident_bytes() - before) / 2**30
 
 
-def rows(requested: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
+def contests(requested: argparse.Namespace, device: torch.device) -> turns.Contests:
     on_gpu = device.type == "cuda"
     model = model_spec("gpt-tiny" if requested.small else "gpt2")
-    depth, tokens = (
-        requested.depth or (model.depth if on_gpu else 2),
-        requested.tokens or (model.tokens if on_gpu else 256),
-    )
+    depth = requested.depth or (model.depth if on_gpu else 2)
+    tokens = requested.tokens or (model.tokens if on_gpu else 256)
     model = model.model_copy(update={"depth": min(depth, model.depth), "tokens": min(tokens, model.tokens)})
-    for precision, compiled in settings(device):
-        for other in OTHERS:
-            text = f"{other}, {precision}, {'compiled' if compiled else 'eager'}"
-            sizes = requested.batch_sizes or ([8, 16, 32, 64] if on_gpu else [2])
-            yield from fitting(
-                sizes, partial(measure, other, model, device, precision, compiled, requested.turns), text
-            )
+    sizes = requested.batch_sizes or ([8, 16, 32, 64] if on_gpu else [2])
+    return {other: (sizes, partial(measure, other, requested.turns or turns.TURNS, model)) for other in OTHERS}
 
 
 def main() -> None:
-    """Print a table, and write it as JSON where asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--batch-sizes", type=int, nargs="+", help="2 on the CPU, 8 to 64 on a GPU")
     parser.add_argument("--depth", type=int, help="blocks: 2 on the CPU, all 12 on a GPU")
     parser.add_argument("--tokens", type=int, help="of a window: 256 on the CPU, 1024 on a GPU")
-    parser.add_argument("--turns", type=int, default=turns.TURNS, help=f"pairs of turns, {turns.TURNS} unless given")
-    parser.add_argument("--small", action="store_true", help="the shape of gpt-tiny, to try the script itself")
-    turns.run(parser, "transformers", rows)
+    turns.run(parser, "transformers", contests)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ettsweep.files import loads, read_lines, write_atomic
 from ettsweep.trainer.device import limit_spinning
 
@@ -108,17 +110,20 @@ def measure(item: Item, limit_s: float, folder: Path) -> Json:
     rows.write_text("")
     mapping = {"ETTSWEEP_SLOTS": str(folder / "slots"), "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
     path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
-    command = ["-m", "bench.gpu_items", item.function, json.dumps(item.arguments), str(folder), str(rows)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.gpu_items",
+        item.function,
+        json.dumps(item.arguments),
+        str(folder),
+        str(rows),
+    ]
     began_s, delayed = time.monotonic(), False
     with log.open("w") as out:
         env = os.environ | mapping | {"PYTHONPATH": path}
         process = subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env=env,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
         )
         try:
             process.wait(limit_s)
@@ -143,21 +148,10 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    while orphans := children():
-        for pid in orphans:
-            os.kill(pid, signal.SIGKILL)
-        for pid in orphans:
-            os.waitpid(pid, 0)
-
-
-def children() -> list[int]:
-    """Return the processes whose parent is this one."""
-    collected = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                collected.append(int(path.parent.name))
-    return collected
+    while orphans := psutil.Process().children():
+        for orphan in orphans:
+            orphan.kill()
+        psutil.wait_procs(orphans)
 
 
 def run(expected: Sequence[Item], out: Path, deadline_s: float, small: bool) -> None:

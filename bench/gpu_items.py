@@ -74,11 +74,10 @@ def seconds_of(work: Callable[[], object], small: bool) -> float:
 def environment(folder: Path, small: bool) -> Rows:
     """Yield versions, device and commit."""
     code, on_gpu = provenance(), DEVICE.type == "cuda"
-    name = torch.cuda.get_device_name() if on_gpu else platform.machine()
     row = {
-        "device": name,
+        "device": device_name(),
         "memory_gib": torch.cuda.get_device_properties(DEVICE).total_memory / 2**30 if on_gpu else None,
-        "sheet_bf16_tflops": (peak_flops(name, "bf16") or 0.0) / 1e12 or None,
+        "sheet_bf16_tflops": (peak_flops(device_name(), "bf16") or 0.0) / 1e12 or None,
         "cores": cores(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -98,6 +97,10 @@ def environment(folder: Path, small: bool) -> Rows:
     yield row
 
 
+def device_name() -> str:
+    return torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine()
+
+
 # --- training steps -----------------------------------------------------------------------------------------------------
 
 
@@ -110,17 +113,16 @@ def beside(
     if small:
         turns.TURN_S, count = 1e-3, 2
         model, compiled, batch_size = "vit-digits" if other == "timm" else "encdec-tiny", False, 2
-    if other == "timm":
-        yield vit.measure(model, DEVICE, precision, compiled, batch_size, count)
-    else:
-        yield encdec.measure(model, DEVICE, precision, compiled, count, batch_size)
+    measure = vit.measure if other == "timm" else partial(encdec.measure, encdec.BESIDE)
+    yield measure(count, model, DEVICE, precision, compiled, batch_size)
 
 
 def alone(folder: Path, model: str, batch_size: int, small: bool) -> Rows:
     """Let ours take steps with activation checkpointing: how fast, and in how much memory?"""
+    count = encdec.ALONE_STEPS
     if small:
-        turns.TURN_S, encdec.ALONE_STEPS, model, batch_size = 1e-3, 2, "encdec-tiny", 2
-    yield encdec.measure_alone(model, DEVICE, "bf16", False, batch_size)
+        turns.TURN_S, count, model, batch_size = 1e-3, 2, "encdec-tiny", 2
+    yield encdec.measure(encdec.ALONE, count, model, DEVICE, "bf16", False, batch_size)
 
 
 def waits(folder: Path, model: str, small: bool) -> Rows:
@@ -134,9 +136,8 @@ def waits(folder: Path, model: str, small: bool) -> Rows:
     precisions: tuple[Precision, ...] = ("bf16", "fp16")
     for compiled, precision in itertools.product((False, True), precisions):
         trainer = module.our_trainer(module.run_spec(model_spec(model), precision, batch_size), DEVICE, compiled)
-        batches = itertools.repeat(trainer.task.batch)
-        count_waits_result = count_waits(partial(trainer.train_step, 1e-4, batches))
-        yield {"model": model, "precision": precision, "compiled": compiled, **count_waits_result}
+        waits = count_waits(partial(trainer.train_step, 1e-4, trainer.task.batches(1)))
+        yield {"model": model, "precision": precision, "compiled": compiled, **waits}
 
 
 SYNCHRONIZED = "called a synchronizing CUDA operation"
@@ -261,11 +262,12 @@ def ensembles(folder: Path, model: str, runs: int, small: bool) -> Rows:
 def ensemble_grid(folder: Path, small: bool) -> Rows:
     """Time a whole grid through the command line on one slot, alone and in an ensemble."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary_directory:
-        runs, options = 9 if small else 36, SHORT if small else ()
-        yield from ensemble.commands(1, runs, (1, 32), Path(temporary_directory), options=options)
+        runs, options = (9, SHORT) if small else (36, ())
+        yield from ensemble.commands(runs, Path(temporary_directory), (1, 32), options)
 
 
 SHORT = ("--set=schedule.total_steps=8", "--set=schedule.warmup_steps=2", "--set=schedule.eval_every=4")
+HALF = ("--set=schedule.total_steps=120", "--set=schedule.warmup_steps=12")
 
 
 def grid(results: Path, slots: int, seeds: int, *options: str) -> list[str]:
@@ -274,18 +276,22 @@ def grid(results: Path, slots: int, seeds: int, *options: str) -> list[str]:
     return [*values, f"--launch-set=slots={slots}", *options, "--results", str(results), "--follow"]
 
 
+@contextlib.contextmanager
+def shared_device(folder: Path, mps: bool) -> Iterator[Path]:
+    """Give a folder for workers that share the device, through MPS or not."""
+    with tempfile.TemporaryDirectory(dir=folder) as name, mps_daemon(Path(name)) if mps else nullcontext():
+        yield Path(name)
+
+
 def workers(folder: Path, slots: list[int], mps: bool, small: bool) -> Rows:
     """Time runs of vit-digits with several workers on the device.
 
     `runs_per_min` is by the clock on the wall, starts of workers and evaluations included; `steady_runs_per_min` by the
     seconds that a run takes once its worker is there.
     """
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as temporary_directory,
-        mps_daemon(Path(temporary_directory)) if mps else nullcontext(),
-    ):
+    with shared_device(folder, mps) as shared:
         for number in slots[:1] if small else slots:
-            results, began_s = Path(temporary_directory, f"{number}"), time.monotonic()
+            results, began_s = shared / f"{number}", time.monotonic()
             command = grid(results, number, 1 if small else 4, *(SHORT if small else ()))
             subprocess.run([*ETTSWEEP, *command], capture_output=True, text=True, check=True)
             wall_s = time.monotonic() - began_s
@@ -297,12 +303,10 @@ def workers(folder: Path, slots: list[int], mps: bool, small: bool) -> Rows:
 
 def killed_worker(folder: Path, mps: bool, small: bool) -> Rows:
     """Kill one of two workers that share the device amid their runs: the runs of the other have to go on unharmed."""
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as temporary_directory,
-        mps_daemon(Path(temporary_directory)) if mps else nullcontext(),
-    ):
-        results = Path(temporary_directory, "results")
-        with subprocess.Popen([*ETTSWEEP, *grid(results, 2, 1)], stderr=subprocess.PIPE, text=True) as command:
+    with shared_device(folder, mps) as shared:
+        results = shared / "results"
+        values = grid(results, 2, 1, *(HALF if small else ()))
+        with subprocess.Popen([*ETTSWEEP, *values], stderr=subprocess.PIPE, text=True) as command:
             while len(training := _training(results)) < 2:
                 if command.poll() is not None:
                     raise RuntimeError(f"no two workers trained at a time: {command.communicate()[1][-500:]}")
@@ -310,14 +314,14 @@ def killed_worker(folder: Path, mps: bool, small: bool) -> Rows:
             os.kill(min(training), signal.SIGKILL)
             command.communicate()
         by_name = {path.parent.name: read_json(path) for path in results.glob("runs/*/result.json")}
-        values = [run for run, result in by_name.items() if result["attempts"] > 1]
-        expected = [training[min(training)]]
+        repeated = {run for run, result in by_name.items() if result["attempts"] > 1}
+        killed = {training[min(training)]}
         yield {
             "mps": mps,
             "runs": len(list(results.glob("runs/*"))),
             "done": len(by_name),
-            "taken_on": len(set(values) & set(expected)),
-            "disturbed": len(set(values) - set(expected)),
+            "taken_on": len(repeated & killed),
+            "disturbed": len(repeated - killed),
             "exit_code": command.returncode,
         }
 
@@ -439,16 +443,16 @@ def losses(result: Row) -> dict[int, float]:
 def told(result: Row) -> Row:
     """Return how a run ended, what came out, and how fast."""
     curve = losses(result)
-    values = [line for line in result["metrics"] if line.get("overflow") and line["step"] > OVERFLOWS_AT_START]
-    later = [line["data_wait"] for line in result["timings"][1:]]  # in the first, the loader's processes start
+    late = [line for line in result["metrics"] if line.get("overflow") and line["step"] > OVERFLOWS_AT_START]
+    waits = [line["data_wait"] for line in result["timings"][1:]]  # in the first, the loader's processes start
     names = ("status", "steps", "final_loss", "final_accuracy", "final_bits", "overflow_steps", "samples_per_s")
     return {
         **{name: result[name] for name in (*names, "utilisation", "data_wait", "memory_gib")},
         **{name: result["execution"][name] for name in ("compile", "micro_batch")},
         "first_loss": curve.get(1),
         "last_loss": curve[max(curve)] if curve else None,
-        "late_overflows": len(values),
-        "data_wait_later": statistics.mean(later) if later else None,
+        "late_overflows": len(late),
+        "data_wait_later": statistics.mean(waits) if waits else None,
     }
 
 
@@ -471,10 +475,7 @@ def doctor_fit(folder: Path, model: str, small: bool) -> Rows:
 def main(function: str, arguments: str, folder: str, path: str) -> None:
     """Call a function of this module; append its rows to a file as they come, and at last what became of it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    on = {
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine(),
-        "torch": torch.__version__,
-    }
+    on = {"device": device_name(), "torch": torch.__version__}
     with Path(path).open("a", buffering=1) as file:
 
         def write(line: Row) -> None:
@@ -482,9 +483,8 @@ def main(function: str, arguments: str, folder: str, path: str) -> None:
 
         try:
             for row in globals()[function](Path(folder), **json.loads(arguments)):
-                write(
-                    {"row": {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}}
-                )
+                finite = {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+                write({"row": finite})
             write({"state": "done", **on})
         except NotMeasuredError as error:
             write({"state": "not measured", "message": str(error), **on})

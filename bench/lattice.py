@@ -6,17 +6,17 @@ The folder has the runs of one model and recipe. Points that lack a seed that ot
 """
 
 import argparse
-import csv
-from collections import Counter
-from itertools import groupby
 from pathlib import Path
+
+import pandas as pd
 
 from bench.recorded import METRICS, read_table
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.runs.index import Run, load_run_index
+from ettsweep.runs.index import load_run_index
+from ettsweep.strategies.strategy import strategy_name
 
-COLUMNS = ("lr", "wd", "seed", *METRICS)
+AXES, COLUMNS = ["lr", "wd"], ["lr", "wd", "seed", *METRICS]
 
 
 def main() -> None:
@@ -26,35 +26,26 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--name", help="instead of the task's name, such as that of the images")
     options = parser.parse_args()
-    runs = sorted(load_run_index(options.results).runs.values(), key=family)
-    for (model, task, strategy), members in groupby(runs, family):
-        finished = [(run.spec, run.result) for run in members if run.result]
-        rows = sorted(
-            [spec.lr, spec.wd, spec.seed, *(result.get(name) for name in METRICS)] for spec, result in finished
-        )
-        seeds = {row[2] for row in rows}
-        points = Counter((lr, wd) for lr, wd, *_ in rows)
-        if incomplete := [point for point, count in points.items() if count < len(seeds)]:
-            print(f"{model}, {strategy}: left out {format_count(len(incomplete), 'point')} without all seeds")
-            rows = [row for row in rows if points[row[0], row[1]] == len(seeds)]
-        name = options.name or task
-        path = options.folder / f"{name}-{strategy}.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    rows = [
+        {"model": run.labels.model, "task": run.labels.task, "strategy": strategy_name(run.spec.strategy.s)}
+        | dict(zip(COLUMNS, (run.spec.lr, run.spec.wd, run.spec.seed, *map(run.result.get, METRICS)), strict=True))
+        for run in load_run_index(options.results).runs.values()
+        if run.result
+    ]
+    for (model, task, strategy), table in pd.DataFrame(rows).groupby(["model", "task", "strategy"]):
+        seeds = table.groupby(AXES)["seed"].transform("size")
+        whole = table[seeds == table["seed"].nunique()]
+        if incomplete := len(table[AXES].drop_duplicates()) - len(whole[AXES].drop_duplicates()):
+            print(f"{model}, {strategy}: left out {format_count(incomplete, 'point')} without all seeds")
+        path = options.folder / f"{options.name or task}-{strategy}.csv"
+        whole.sort_values(COLUMNS)[COLUMNS].to_csv(path, index=False)
         try:
-            table_result = read_table(path)
+            read = read_table(path)
         except InputError as error:
             path.unlink()
             print(f"left out: {error}")
         else:
-            print(
-                f"{path}: {len(table_result.log2_lr)} x {len(table_result.log2_wd)} points, {table_result.seeds()} seeds"
-            )
-
-
-def family(run: Run) -> tuple[str, str, str]:
-    """Return model, task and strategy."""
-    return run.model, run.spec.task.name, run.strategy
+            print(f"{path}: {len(read.log2_lr)} x {len(read.log2_wd)} points, {read.seeds()} seeds")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,22 @@
 """What real seeds do on recorded lattices, as tables: `python -m bench.noise results/lattices/*.csv`.
 
 Of log losses (of accuracies where a table has no losses, in points), means of points and of seeds are taken out; what is
-left are residuals. Shapes: L values of lr, W of wd, S seeds, P points, D draws.
+left are residuals. Lattices have five values or more along each axis. Shapes: L values of lr, W of wd, S seeds, P points, D draws.
 """
 
 import argparse
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+from scipy.stats import linregress
 
 from bench.recorded import Table, read_table
 from bench.tables import Row, show
 from ettsweep.seeding import derive_seed
 from ettsweep.study.surface import Array
 
+AXES = ("lr", "wd")
 DRAWS = 400
 """Lattices of independent noise that each table is held against."""
 
@@ -41,7 +44,7 @@ def residual_row(name: str, table: Table) -> Row:
     """
     y_LWS = table.values
     measured, (expected, chance) = residual_statistics(y_LWS), independent_noise(y_LWS)
-    steps = [f"{axis[1] - axis[0]:g}" if len(axis) > 1 else "-" for axis in (table.log2_lr, table.log2_wd)]
+    steps = [f"{axis[1] - axis[0]:g}" for axis in (table.log2_lr, table.log2_wd)]
     return {
         "table": name,
         "lattice": " x ".join(map(str, y_LWS.shape[:2])) + f", steps {', '.join(steps)}",
@@ -55,9 +58,10 @@ def residual_row(name: str, table: Table) -> Row:
 def total_row(name: str, table: Table) -> Row:
     """Return correlations over seeds of two points, with what is common to a seed: only means of points are out."""
     z_LWS = standardised(table.values - table.values.mean(2, keepdims=True))
-    lags = {f"{axis}, {step}": (step, k) for k, axis in enumerate(("lr", "wd")) for step in (1, 2, 3, 4)}
-    near = {key: f"{correlation(z_LWS, *at):+.2f}" for key, at in lags.items() if at[0] < z_LWS.shape[at[1]]}
-    return {"table": name, **dict.fromkeys(lags, ""), **near, "far": f"{far_correlation(z_LWS):+.2f}"}
+    lags = {
+        f"{axis}, {step}": f"{correlation(z_LWS, step, k):+.2f}" for k, axis in enumerate(AXES) for step in (1, 2, 3, 4)
+    }
+    return {"table": name, **lags, "far": f"{far_correlation(z_LWS):+.2f}"}
 
 
 def share_row(name: str, table: Table, lrs: int) -> Row:
@@ -101,7 +105,7 @@ def standardised(r_LWS: Array) -> Array:
 def correlation(z_LWS: Array, step: int, axis: int) -> float:
     """Return the correlation over seeds of two points that are `step` apart along lr (axis 0) or wd (1)."""
     z = np.moveaxis(z_LWS, axis, 0)
-    return float((z[step:] * z[:-step]).mean()) if step < len(z) else np.nan
+    return float((z[step:] * z[:-step]).mean())
 
 
 def shares_by_lr(y_LWS: Array) -> Array:
@@ -120,7 +124,7 @@ def far_correlation(z_LWS: Array) -> float:
     z_PS = z_LWS.reshape(-1, seeds)
     at_P2 = np.stack(np.divmod(np.arange(lrs * wds), wds), 1)
     far_PP = np.abs(at_P2[:, None] - at_P2).max(2) >= FAR
-    return float((z_PS @ z_PS.T / seeds)[far_PP].mean()) if far_PP.any() else np.nan
+    return float((z_PS @ z_PS.T / seeds)[far_PP].mean())
 
 
 def residual_statistics(y_LWS: Array) -> dict[str, float]:
@@ -131,23 +135,17 @@ def residual_statistics(y_LWS: Array) -> dict[str, float]:
     r_LWS = residuals(y_LWS)
     z_LWS, variance_LW = standardised(r_LWS), (r_LWS**2).mean(2)
     return {
-        **{f"r, {axis} {step}": correlation(z_LWS, step, k) for k, axis in enumerate(("lr", "wd")) for step in (1, 2)},
+        **{f"r, {axis} {step}": correlation(z_LWS, step, k) for k, axis in enumerate(AXES) for step in (1, 2)},
         "log sd a step of lr": growth(np.log(variance_LW.mean(1)) / 2),
         "log sd a step of wd": growth(np.log(variance_LW.mean(0)) / 2),
-        "log sd by log loss": slope(y_LWS.mean(2).ravel(), np.log(variance_LW).ravel() / 2),
+        "log sd by log loss": float(linregress(y_LWS.mean(2).ravel(), np.log(variance_LW).ravel() / 2).slope),
         "excess kurtosis": float((z_LWS**4).mean()) - 3,
     }
 
 
 def growth(value_N: Array) -> float:
     """Return the slope of values that are one step from each other."""
-    return slope(np.arange(float(len(value_N))), value_N)
-
-
-def slope(x_N: Array, y_N: Array) -> float:
-    """Return the slope of the line of least squares."""
-    x_N = x_N - x_N.mean()
-    return float(x_N @ y_N / (x_N @ x_N)) if x_N.any() else np.nan
+    return float(linregress(range(len(value_N)), value_N).slope)
 
 
 def independent_noise(y_LWS: Array) -> tuple[dict[str, float], dict[str, float]]:
@@ -156,10 +154,8 @@ def independent_noise(y_LWS: Array) -> tuple[dict[str, float], dict[str, float]]
     f_LW1, sd_LW1 = y_LWS.mean(2, keepdims=True), np.sqrt((r_LWS**2).sum(2, keepdims=True) / (seeds - 1))
     rng = np.random.default_rng(derive_seed(0, "independent", 0))
     draws = [residual_statistics(f_LW1 + sd_LW1 * rng.standard_normal(y_LWS.shape)) for _ in range(DRAWS)]
-    values = {key: np.array([draw[key] for draw in draws]) for key in draws[0]}
-    return {key: float(v_D.mean()) for key, v_D in values.items()}, {
-        key: float(v_D.std()) for key, v_D in values.items()
-    }
+    frame = pd.DataFrame(draws)
+    return frame.mean().to_dict(), frame.std(ddof=0).to_dict()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,10 @@ def train_list(specs: Sequence[str]) -> list[Row]:
     return [train_one(spec) for spec in specs]
 
 
-def through_submitit(specs: Sequence[str], runs_a_job: int = 1) -> list[Row]:
+def through_submitit(specs: Sequence[str], in_lists: bool = False) -> list[Row]:
     import submitit
+
+    runs_a_job = math.ceil(len(specs) / AT_ONCE) if in_lists else 1
 
     executor = submitit.LocalExecutor("jobs")
     executor.update_parameters(timeout_min=600)
@@ -62,10 +65,6 @@ def through_submitit(specs: Sequence[str], runs_a_job: int = 1) -> list[Row]:
         ended += [job for job in going_kept if job.done()]
         going_kept = [job for job in going_kept if job not in ended]
     return [row for job in ended for row in job.result()]
-
-
-def through_submitit_lists(specs: Sequence[str]) -> list[Row]:
-    return through_submitit(specs, math.ceil(len(specs) / AT_ONCE))
 
 
 def through_optuna(specs: Sequence[str]) -> list[Row]:
@@ -84,7 +83,7 @@ def through_optuna(specs: Sequence[str]) -> list[Row]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler())  # which has nothing to draw
     for point in points:
-        study.enqueue_trial({"log2_lr": math.log2(point["lr"]), "log2_wd": math.log2(point["wd"]), "seed": point.seed})
+        study.enqueue_trial({"log2_lr": math.log2(point.lr), "log2_wd": math.log2(point.wd), "seed": point.seed})
     study.optimize(objective, n_trials=len(points), n_jobs=AT_ONCE)
     return rows
 
@@ -109,16 +108,12 @@ def through_ray(specs: Sequence[str], reuse_actors: bool = False) -> list[Row]:
     return [{name: result.metrics[name] for name in ("run", "best_accuracy", "best_loss")} for result in results]
 
 
-def through_ray_reuse(specs: Sequence[str]) -> list[Row]:
-    return through_ray(specs, reuse_actors=True)
-
-
 OTHERS: dict[str, Callable[[Sequence[str]], list[Row]]] = {
     "submitit": through_submitit,
-    "submitit-lists": through_submitit_lists,
+    "submitit-lists": partial(through_submitit, in_lists=True),
     "optuna": through_optuna,
     "ray": through_ray,
-    "ray-reuse": through_ray_reuse,
+    "ray-reuse": partial(through_ray, reuse_actors=True),
 }
 
 

@@ -3,21 +3,19 @@
 Shapes: L values of lr, W of wd, S seeds, Q places.
 """
 
-import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+import pandas as pd
 
 from bench.worlds import Place
 from ettsweep.console import format_count
 from ettsweep.errors import InputError
-from ettsweep.runs.spec import MAX_SEED
 from ettsweep.seeding import derive_seed
 from ettsweep.study.surface import Array, PointScores, fit
 
@@ -87,54 +85,32 @@ def read_table(path: Path) -> Table:
         InputError: it is none, a point lacks a seed that another has, or a score is no finite number.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if not rows:
-        raise InputError(f"{path}: it has no rows")
-    metric = next((name for name in METRICS if rows[0].get(name)), METRICS[0])
-    needed = ("lr", "wd", "seed", metric)
-    if lacking := [name for name in needed if name not in rows[0]]:
-        text = f"{', '.join(needed[:3])} and {' or '.join(METRICS)} are needed"
-        raise InputError(f"{path}: columns lack {', '.join(lacking)}; {text}")
-    scores: dict[tuple[float, float, int], float] = {}
-    for number, row in enumerate(rows, 2):
-        try:
-            lr, wd, seed, score = (float(row[name]) for name in needed)
-        except (TypeError, ValueError):
-            lr = wd = seed = score = math.nan
-        if not (math.isfinite(lr + wd + seed + score) and min(lr, wd) > 0):
-            raise InputError(f"{path}: line {number}: finite numbers are expected, and lr and wd above 0")
-        if metric == "best_loss" and score <= 0:
-            raise InputError(f"{path}: line {number}: a loss above 0 is expected, got {score:g}")
-        if not (seed.is_integer() and 0 <= seed <= MAX_SEED):
-            raise InputError(f"{path}: line {number}: a seed is expected, got {seed:g}")
-        key = round(math.log2(lr), 6), round(math.log2(wd), 6), int(seed)
-        if key in scores:
-            raise InputError(f"{path}: line {number}: lr {lr:g}, wd {wd:g}, seed {seed:g} is there twice")
-        scores[key] = score
-    return _lattice(path, metric, scores)
-
-
-def _lattice(path: Path, metric: str, scores: Mapping[tuple[float, float, int], float]) -> Table:
-    """Return scores as a table, if they are of a whole lattice."""
-    lrs, wds = (tuple(sorted({key[k] for key in scores})) for k in range(2))
-    seeds = sorted({seed for _, _, seed in scores})
+        frame = pd.DataFrame(np.genfromtxt(path, delimiter=",", names=True, ndmin=1, encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from None
+    metric = next((name for name in METRICS if name in frame and frame[name].notna().any()), METRICS[0])
+    needed = ["lr", "wd", "seed", metric]
+    if lacking := [name for name in needed if name not in frame]:
+        raise InputError(f"{path}: columns lack {', '.join(lacking)}; {', '.join(needed)} are needed")
+    frame = frame[needed].copy()
+    above_0 = frame[["lr", "wd", *needed[3:] * (metric == "best_loss")]] > 0
+    wrong = np.flatnonzero(~(np.isfinite(frame.to_numpy()).all(axis=1) & above_0.to_numpy().all(axis=1)))
+    if wrong.size:
+        raise InputError(f"{path}: line {wrong[0] + 2}: finite numbers are expected, and lr, wd and losses above 0")
+    frame[["lr", "wd"]] = np.log2(frame[["lr", "wd"]]).round(6)
+    if frame.duplicated(["lr", "wd", "seed"]).any():
+        raise InputError(f"{path}: a point has a seed twice")
+    by_point = frame.pivot(index=["lr", "wd"], columns="seed", values=metric)
+    lrs, wds = (tuple(sorted(map(float, frame[name].unique()))) for name in ("lr", "wd"))
     for name, values in (("log2 lr", lrs), ("log2 wd", wds)):
-        if len({round(b - a, 5) for a, b in pairwise(values)}) > 1:
+        if len(set(np.diff(values).round(5))) != 1:
             text = ", ".join(f"{value:g}" for value in values)
-            raise InputError(f"{path}: {name}: values equally far from each other are expected, got {text}")
-    if len(lrs) == len(wds) == 1:
-        raise InputError(f"{path}: it has a single point, ({lrs[0]:g}, {wds[0]:g}); a lattice is needed")
-    product_result = list(product(lrs, wds, seeds))
-    if holes := [key for key in product_result if key not in scores]:
-        lr, wd, seed = holes[0]
-        text = f"{len(lrs)} x {len(wds)} points with {format_count(len(seeds), 'seed')} have {format_count(len(holes), 'hole')}"
-        raise InputError(f"{path}: {text}; the first is lr {2**lr:g}, wd {2**wd:g}, seed {seed}")
-    return Table(
-        metric, lrs, wds, np.reshape([scores[key] for key in product_result], (len(lrs), len(wds), len(seeds)))
-    )
+            raise InputError(f"{path}: {name}: two or more values equally far from each other are expected, got {text}")
+    scores = by_point.reindex(pd.MultiIndex.from_product([lrs, wds])).to_numpy()
+    if holes := int(np.isnan(scores).sum()):
+        size = f"{len(lrs)} x {len(wds)} points with {format_count(scores.shape[1], 'seed')}"
+        raise InputError(f"{path}: {size} have {format_count(holes, 'hole')}")
+    return Table(metric, lrs, wds, scores.reshape(len(lrs), len(wds), -1))
 
 
 Truth = Literal["process", "polynomial", "means"]

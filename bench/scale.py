@@ -13,16 +13,18 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.tables import facts
+from bench.commands import ETTSWEEP
+from bench.tables import facts, print_header, print_line
 from ettsweep.runs.folder import runs_dir
 from ettsweep.schema import canonical
 from ettsweep.study.grid_file import load_sweep_spec
@@ -33,6 +35,8 @@ FAMILIES = 40
 STRATEGIES = 4
 NOISE = 0.02
 EVERY = 12
+TIMES = 3
+COMMANDS = {"status": ["--format", "json"], "verify-optimum --dry-run": [], "report": ["--out", "{}/report"]}
 
 GRID = """
 model: vit-digits
@@ -97,23 +101,12 @@ def write_run(results: Path, spec: TransformerRun, loss: float, rng: np.random.G
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def measure(command: Sequence[str], environment: dict[str, str]) -> tuple[float, float]:
+def measure(command: Sequence[str], cache: str) -> tuple[float, float]:
     """Return CPU seconds and memory in MiB of a command; its exit code says nothing here."""
-    child = os.fork()
-    if child == 0:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        os.execvpe(command[0], command, os.environ | environment)
-    _, _, usage = os.wait4(child, 0)
+    null, environment = subprocess.DEVNULL, os.environ | {"XDG_CACHE_HOME": cache}
+    process = subprocess.Popen(command, stdout=null, stderr=null, env=environment)
+    _, process.returncode, usage = os.wait4(process.pid, 0)
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / (1 if sys.platform == "darwin" else 1024)
-
-
-def commands(results: Path, out: Path) -> Iterator[tuple[str, list[str], bool]]:
-    """Yield name, arguments, and whether the command writes a report anew."""
-    yield "status", ["status", "--format", "json", "--results", str(results)], False
-    yield "verify-optimum --dry-run", ["verify-optimum", "--dry-run", "--results", str(results)], False
-    yield "report", ["report", "--out", str(out), "--results", str(results)], True
 
 
 def main() -> None:
@@ -121,28 +114,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--ettsweep", nargs="*", default=[str(Path(sys.executable).with_name("ettsweep"))])
-    parser.add_argument("--only", nargs="*", default=["status", "verify", "report"], help="commands that begin so")
-    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--ettsweep", nargs="*", default=[ETTSWEEP])
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     results = options.folder.resolve() / f"results-{options.runs}"
     if not results.exists():
         make_results(results, options.runs)
-    print("| command | checkout | first | median | MiB |\n|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as temporary:
-        for name, arguments, writes in commands(results, Path(temporary, "report")):
-            for command in options.ettsweep if name.startswith(tuple(options.only)) else ():
-                environment = {"XDG_CACHE_HOME": str(Path(temporary, hashlib.sha256(command.encode()).hexdigest()))}
-                shutil.rmtree(environment["XDG_CACHE_HOME"], ignore_errors=True)
-                seconds, memory = [], 0.0
-                for _ in range(options.times + 1):
-                    if writes:
-                        shutil.rmtree(Path(temporary, "report"), ignore_errors=True)
-                    cpu, peak = measure([command, *arguments], environment)
-                    seconds, memory = [*seconds, cpu], max(memory, peak)
-                row = f"{seconds[0]:.2f} | {statistics.median(seconds[1:]):.2f} | {memory:.0f}"
-                print(f"| {name} | {command} | {row} |", flush=True)
+    print_header(("command", "checkout", "first", "median", "MiB"))
+    for (name, options_of_it), command in product(COMMANDS.items(), options.ettsweep):
+        with tempfile.TemporaryDirectory() as temporary:
+            further = [option.format(temporary) for option in options_of_it]
+            command_line = [command, *name.split(), *further, "--results", str(results)]
+            measured = []
+            for _ in range(TIMES + 1):
+                shutil.rmtree(Path(temporary, "report"), ignore_errors=True)
+                measured.append(measure(command_line, f"{temporary}/cache"))
+        (first_s, *later_s), mib = zip(*measured, strict=True)
+        print_line((name, command, f"{first_s:.2f}", f"{statistics.median(later_s):.2f}", f"{max(mib):.0f}"))
     print(json.dumps(facts()))
 
 

@@ -7,18 +7,19 @@ On a recorded lattice `off` may be `mapped`: the search starts from the optimum 
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from bench.recorded import Recorded, Table
 from bench.simulate import WAYS, Series, Way, centre_alone, open_workers, run_series, summary
-from bench.tables import facts
+from bench.tables import chosen, facts, formatted, print_header, print_line, rows_with_kept, write_json
 from bench.verdicts import MAX_RUNS, worlds
 from bench.worlds import Made, Place
 from ettsweep.process_pool import Pool
+from ettsweep.processes import cores
 from ettsweep.study.budget import Budget
 from ettsweep.study.criterion import Criterion
 
@@ -31,11 +32,14 @@ MARGINS = {"bowl .12": 0.05, "digits-ntk, process": 0.05, "digits-standard, proc
 BEYOND = {"gp": 24, "factorial": 24}
 """Sweeps at most of ways that take long to simulate."""
 
-TRIALS = {"surface": (None,), "climb": (None,), "factorial": (None,)}
-"""Points that are proposed; of Optuna's samplers, as many as they have by default, and half of that."""
+UNTRIED = ("surface", "climb", "factorial")
+"""Ways to which nobody says how many points they may propose."""
 
 COLUMNS = ("world", "margin", "slots", "off", "way", "trials", "sweeps", "declared", "runs", "median", "90%", "wall")
 COLUMNS += ("global", "regret", "bound holds")
+
+FORMATS = dict.fromkeys(("declared", "global", "bound holds"), ".2f") | {"margin": ".3g%", "regret": ".3g%"}
+KEYS = ("world", "slots", "off", "way", "trials")
 
 Row = dict[str, float | str | None]
 
@@ -47,33 +51,20 @@ def searched() -> dict[str, tuple[Made | Recorded, Table | None]]:
 
 def rows(pool: Pool, options: argparse.Namespace) -> Iterator[Row]:
     worlds_result = searched()
-    for name, (world, table) in worlds_result.items():
-        if options.only and not any(section in name for section in options.only):
-            continue
+    for name in chosen(worlds_result, options.only):
+        (world, table), other = worlds_result[name], other_best(name, worlds_result)
         margin = MARGINS.get(name, 0.02)
         study = centre_alone((0,), Criterion(margin=margin), table)
-        budget = Budget(MAX_RUNS)
-        for slots in options.slots:
-            for off in options.off:
-                other = other_best(name, worlds_result)
-                if off == MAPPED and other is None:
-                    continue
-                mapping = {"start": other} if off == MAPPED else {"off": int(off)}
-                for method in options.ways:
-                    for trials in TRIALS.get(method, options.trials):
-                        sweeps = min(options.sweeps, BEYOND.get(method, options.sweeps))
-                        series = Series(study, world, budget, slots, Way(method, trials, **mapping))
-                        told = summary([outcome for (outcome,) in run_series(pool, series, range(sweeps))])
-                        yield {
-                            "world": name,
-                            "margin": margin,
-                            "slots": slots,
-                            "off": off,
-                            "way": method,
-                            "trials": trials,
-                            "sweeps": sweeps,
-                            **{key: told[key] for key in COLUMNS[7:]},
-                        }
+        for slots, off, method in product(options.slots, options.off, options.ways):
+            if off == MAPPED and other is None:
+                continue
+            start = {"start": other} if off == MAPPED else {"off": int(off)}
+            sweeps = min(options.sweeps, BEYOND.get(method, options.sweeps))
+            for trials in (None,) if method in UNTRIED else options.trials:
+                series = Series(study, world, Budget(MAX_RUNS), slots, Way(method, trials, **start))
+                told = summary([outcome for (outcome,) in run_series(pool, series, range(sweeps))])
+                values = (name, margin, slots, off, method, trials, sweeps, *(told[key] for key in COLUMNS[7:]))
+                yield dict(zip(COLUMNS, values, strict=True))
 
 
 def other_best(name: str, reference: dict[str, tuple[Made | Recorded, Table | None]]) -> Place | None:
@@ -86,18 +77,9 @@ def other_best(name: str, reference: dict[str, tuple[Made | Recorded, Table | No
     return others[0].best if reference[name][1] and others else None
 
 
-def told(column: str, value: float | str | None) -> str:
-    """Return a cell as the table has it."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if column in ("margin", "regret"):
-        return f"{100 * value:.3g}%"
-    return f"{value:.2f}" if column in ("declared", "global", "bound holds") else f"{value:.3g}"
-
-
-def line(row: Row) -> str:
-    """Return a row of the table in markdown."""
-    return f"| {' | '.join(told(column, row[column]) for column in COLUMNS)} |"
+def told(row: Row) -> list[str]:
+    """Return the cells of a row as the table has them."""
+    return [formatted(row[column], FORMATS.get(column, ".3g")) for column in COLUMNS]
 
 
 def main() -> None:
@@ -109,45 +91,32 @@ def main() -> None:
     parser.add_argument("--off", nargs="*", default=list(OFF), choices=OFF)
     parser.add_argument("--slots", type=int, nargs="*", default=list(SLOTS))
     parser.add_argument("--trials", type=int, nargs="*", default=[15, 30])
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="a file for all of it; other rows that it has are kept")
     parser.add_argument("--kept", action="store_true", help="print the rows of the file of --json and measure nothing")
     options = parser.parse_args()
     start_s, result = time.perf_counter(), list[Row]()
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    print_header(COLUMNS)
     if options.kept:
-        for row in kept(options.json):
-            print(line(row))
+        for row in in_order(options.json, []):
+            print_line(told(row))
         return
-    with open_workers(options.workers) as pool:
+    with open_workers(cores()) as pool:
         for row in rows(pool, options):
             result.append(row)
-            print(line(row), flush=True)
+            print_line(told(row))
             if options.json:
-                write(options.json, result, time.perf_counter() - start_s)
+                versions = facts("numpy") | {"wall_s": math.ceil(time.perf_counter() - start_s)}
+                write_json(options.json, {"versions": versions, "rows": in_order(options.json, result)})
 
 
-def write(path: Path, result: list[Row], wall_s: float) -> None:
-    """Write rows with those of a file that were not measured again, so that it may be made in parts."""
-    rows = {
-        tuple(row[key] for key in ("world", "slots", "off", "way", "trials")): row for row in [*kept(path), *result]
-    }
-    versions = facts("numpy") | {"wall_s": math.ceil(wall_s)}
-    path.write_text(json.dumps({"versions": versions, "rows": sorted(rows.values(), key=order)}, indent=1) + "\n")
-
-
-def kept(path: Path) -> list[Row]:
-    """Return the rows of a file that `write` has written, in the order of the table."""
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    return sorted((row for row in rows if row["world"] in searched()), key=order)
+def in_order(path: Path, result: list[Row]) -> list[Row]:
+    """Return rows with those of a file that were not measured again, of worlds that there still are."""
+    return sorted((row for row in rows_with_kept(path, result, KEYS) if row["world"] in searched()), key=order)
 
 
 def order(row: Row) -> tuple[int, ...]:
     """Return where a row stands in the table."""
-    names = (list(searched()), OFF, WAYS)
-    world, off, method = (
-        list(reference).index(row[key]) for reference, key in zip(names, ("world", "off", "way"), strict=True)
-    )
+    world, off, method = [*searched()].index(row["world"]), OFF.index(row["off"]), WAYS.index(row["way"])
     return world, row["slots"], off, method, row["trials"] or 0
 
 

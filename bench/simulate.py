@@ -8,13 +8,14 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import CensoredData, ecdf
 
 from bench.recorded import Recorded, Table, read_table
 from bench.worlds import SURFACES, Made, Place, World
@@ -112,7 +113,7 @@ def centre_alone(seeds: Sequence[int], criterion: Criterion, table: Table | None
         i, j = table.centre
         base = base.with_point(Point.of(lr=2.0 ** table.log2_lr[i], wd=2.0 ** table.log2_wd[j]), seeds[0])
         values = {"lr": table.log2_lr, "wd": table.log2_wd}
-        axes = {n: Axis(step=v[1] - v[0]) if len(v) > 1 else Axis(fixed=True) for n, v in values.items()}
+        axes = {name: Axis(step=axis[1] - axis[0]) for name, axis in values.items()}
     return Study(base, axes, tuple(seeds), (base.point,), "simulated", criterion)
 
 
@@ -140,8 +141,7 @@ class Way:
         """Return the search as it begins in a world, and what proposes its points, if anything does."""
 
         def at(place: Place) -> Point:
-            steps = {name: x for name, x in zip(study.axes, place, strict=True) if name in study.free}
-            return shifted(study.centre, study.axes, steps)
+            return shifted(study.centre, study.axes, dict(zip(study.axes, place, strict=True)))
 
         low, high = world.ends
         start = at(self.start or ((0, 0) if self.off is None else _beside(world.best, self.off, world)))
@@ -149,7 +149,7 @@ class Way:
             return replace(study, grid_points=(start,)), None
         if self.name == "factorial":
             box = product(range(low[0], high[0] + 1), range(low[1], high[1] + 1))
-            return replace(study, grid_points=tuple(dict.fromkeys(map(at, box)))), None
+            return replace(study, grid_points=tuple(map(at, box))), None
         trials = resolve_trials(self.name, self.trials)
         starts = {study.key: StartPoint(start)}
         searching = Search(self.name, make_sampler(self.name, world.number), trials, starts)
@@ -222,16 +222,15 @@ def simulate(
 def at_confidence(verdict: Verdict, confidence: float) -> Verdict:
     """Return the verdict of the same scores at another confidence."""
     study, bound, candidate = verdict.study, verdict.bound, verdict.point
-    if verdict.verdict not in ("optimal", "unresolved") or not candidate or not bound or not bound.posterior:
+    if verdict.verdict not in ("optimal", "unresolved") or not candidate:
         return verdict
-    if bound.value is None:
+    if not bound or not bound.posterior or bound.value is None:
         return verdict
     lr, wd = _place(study, candidate)
     places = [_place(study, neighbour.point) for neighbour in verdict.neighbours if neighbour.score is not None]
-    axes = [k for k, name in enumerate(study.axes) if name in study.free]
-    steps = [tuple(float((place[0] - lr, place[1] - wd)[k]) for k in axes) for place in places]
+    steps = [(float(place[0] - lr), float(place[1] - wd)) for place in places]
     others = [position for position in steps if position in bound.posterior.positions]  # the others were unstable
-    origin = (0.0,) * len(axes)
+    origin = (0.0, 0.0)
     value = bound.posterior.bound(origin, others, confidence, bound.margin) if others else 0.0
     is_decided = not seeds_to_decide(bound.posterior, origin, others, bound.margin)
     word: VerdictWord = "optimal" if is_decided and value <= bound.margin else "unresolved"
@@ -264,8 +263,7 @@ def _train(plan: Plan, study: Study, world: World, rank: dict[int, int]) -> Iter
 
 def _place(study: Study, point: Point) -> Place:
     """Return how many steps a point is from the centre."""
-    axes, centre = study.axes, study.centre
-    lr, wd = (0 if axis.fixed else round(axis.distance(point[n], centre[n])) for n, axis in axes.items())
+    lr, wd = (round(axis.distance(point[name], study.centre[name])) for name, axis in study.axes.items())
     return lr, wd
 
 
@@ -319,9 +317,7 @@ def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
     holds = [item.holds for item in result if item.holds is not None]
     runs = np.array([item.runs for item in result])
     races = [item for item in result if item.foreseen]
-    likely, low, high = (
-        _share_within([(item.foreseen[k], item.declared) for item in races]) if races else None for k in range(3)
-    )
+    likely, low, high = (_share_within(races, k) if races else None for k in range(3))
     near = [item.regret is not None and item.regret <= item.margin for item in result]
     return {
         "declared": len(declared) / len(result),
@@ -339,110 +335,71 @@ def summary(result: Sequence[Outcome]) -> dict[str, float | None]:
     }
 
 
-def _share_within(races: Sequence[tuple[float, bool]]) -> float:
-    """Return the share of races that end within 1, given how far they got and whether they ended (Kaplan and Meier)."""
-    going_on, left = 1.0, len(races)
-    for got, ended in sorted(races, key=lambda race: (race[0], not race[1])):  # of equals, those that ended first
-        if got > 1:
-            break
-        going_on *= 1 - ended / left
-        left -= 1
-    return 1 - going_on
+def _share_within(races: Sequence[Outcome], forecast: int) -> float:
+    """Return the share of races that end within a forecast, given how far they got, ended or not (Kaplan and Meier)."""
+    got = CensoredData(
+        [item.foreseen[forecast] for item in races if item.declared],
+        right=[item.foreseen[forecast] for item in races if not item.declared],
+    )
+    return float(ecdf(got).cdf.evaluate(1.0))
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def _simulated(options: argparse.Namespace) -> None:
+def print_simulated(options: argparse.Namespace) -> None:
     """Print a row for each rule: how often its verdicts are right, and what they cost."""
-    if options.table and (options.noise is not None or options.tails):
-        raise InputError("--noise and --tails are those of a made surface; a table has its own")
-    if options.sampler in SAMPLERS:
-        make_sampler(options.sampler)  # the package that it needs may be missing
-    declared = _stated(rule=options.rule, confidence=options.confidence, margin=options.margin)
+    if options.table and options.noise:
+        raise InputError("--noise is that of a made surface; a table has its own")
+    criterion = resolve_criterion([_stated(confidence=options.confidence, margin=options.margin)])
     seeds = parse_integers(options.seeds, "--seeds", "0,1,2")
     table = read_table(options.table) if options.table else None
-    noise = 0.06 if options.noise is None else _stated(noise=options.noise).margin or 0.0
-    world = (
-        Recorded(table, seed=options.seed)
-        if table
-        else Made(options.surface, noise, options.tails or "normal", seed=options.seed)
-    )
-    method = Way(options.sampler, options.trials, options.off)
-    criterion, rows, result = resolve_criterion([declared]), list[Row](), list[Outcome]()
-    rules: list[Rule] = [declared.rule] if declared.rule else ["bound", "paper"]
-    try:
-        with progress("simulating", len(rules) * options.sweeps) as advance, open_workers(options.workers) as pool:
-            for rule in rules:
-                study = centre_alone(seeds, criterion.model_copy(update={"rule": rule}), table)
-                budget, result = Budget(options.max_runs, options.max_seeds).check([study]), []
-                series = Series(study, world, budget, options.slots, method)
-                for (outcome,) in run_series(pool, series, range(options.sweeps)):
-                    result.append(outcome)
-                    advance(1)
-                rows.append({"rule": rule, **summary(result)})
-    except KeyboardInterrupt:
-        if len(rows) < len(rules) and result:
-            rows.append({"rule": f"{rules[len(rows)]}, {format_count(len(result), 'sweep')} alone", **summary(result)})
-        print_table(rows, Format(options.format))
-        raise
-    print_table(rows, Format(options.format))
-    if options.format == Format.TABLE:
-        margin = share_text(criterion.margin_for(study.metric), study.metric)
-        text = f"{format_count(options.sweeps, 'sweep')} a rule; {study.metric.name}, margin {margin}"
-        print_note(f"{text}, confidence {criterion.confidence:g}")
+    noise = _stated(margin=options.noise, called="--noise").margin or 0.06
+    world = Recorded(table) if table else Made(options.surface, noise)
+    rows, rules = list[Row](), list[Rule](["bound", "paper"])
+    with progress("simulating", len(rules) * options.sweeps) as advance, open_workers(cores()) as pool:
+        for rule in rules:
+            study, result = centre_alone(seeds, criterion.model_copy(update={"rule": rule}), table), list[Outcome]()
+            series = Series(study, world, Budget(options.max_runs), options.slots)
+            for (outcome,) in run_series(pool, series, range(options.sweeps)):
+                result.append(outcome)
+                advance(1)
+            rows.append({"rule": rule, **summary(result)})
+    print_table(rows, Format.TABLE)
+    margin = share_text(criterion.margin_for(study.metric), study.metric)
+    text = f"{format_count(options.sweeps, 'sweep')} a rule; {study.metric.name}, margin {margin}"
+    print_note(f"{text}, confidence {criterion.confidence:g}")
 
 
-def _stated(**options: str | None) -> CriterionOptions:
-    """Read what is stated of a criterion; the noise is read as margins are."""
+def _stated(called: str = "--margin", **options: str | None) -> CriterionOptions:
+    """Read what is stated of a criterion; noise is read as margins are."""
     try:
-        stated = {name.replace("noise", "margin"): text for name, text in options.items()}
-        return validate(CriterionOptions, stated, "criterion").for_runs(PLAIN, seeded=True)
+        return validate(CriterionOptions, options, "criterion").for_runs(PLAIN, seeded=True)
     except InputError as error:
-        message = "--" + str(error).removeprefix("criterion: ").replace("criterion: ", "--")
-        raise InputError(message.replace("--margin", "--noise") if "noise" in options else message) from None
+        message = str(error).removeprefix("criterion: ")
+        raise InputError(f"--{message}".replace("--margin", called)) from None
 
 
 def main() -> int:
     """Read the command line and simulate; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=_simulated.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.simulate", description=print_simulated.__doc__)
     searched = parser.add_mutually_exclusive_group(required=True)
     searched.add_argument("--table", type=Path, help="recorded lattice: CSV with lr, wd, seed and best_loss")
     searched.add_argument("--surface", help=f"made surface: {', '.join(SURFACES)}")
     add = parser.add_argument
     add("--noise", metavar="SHARE", help="of a run on a made surface, a share of its loss: 0.06, or 6%%")
-    add("--tails", choices=("normal", "heavy"), help="of that noise; heavy: Student's t of 3 degrees of freedom")
-    add("--sweeps", type=_at_least(1), default=100, help="of each rule")
+    add("--sweeps", type=int, default=100, help="of each rule")
     add("--seeds", default="0,1", help="that each sweep asks for, such as 0,1,2")
-    add("--slots", type=_at_least(1), default=1, help="runs that train at a time")
-    add("--sampler", choices=WAYS, default="climb", help="who searches before that: nobody, all points, or a sampler")
-    add("--trials", type=_at_least(1), help="points that a sampler proposes at most")
-    add("--off", type=_at_least(0), help="start this many steps off the best point, not at the centre")
-    add("--rule", choices=("bound", "paper"), help="judge by this rule alone")
+    add("--slots", type=int, default=1, help="runs that train at a time")
     add("--confidence", metavar="SHARE", help="of a bound: 0.95, or 95%%")
     add("--margin", metavar="SHARE", help="how much better a neighbour may be: 0.02, or 2%%, of a loss")
-    add("--max-runs", type=_at_least(0), default=300, help="race up to this many runs a sweep")
-    add("--max-seeds", type=_at_least(1), help="race with at most this many seeds a point")
-    add("--seed", type=_at_least(0), default=0, help="of all draws")
-    add("--workers", type=_at_least(1), default=cores(), help="processes")
-    add("--format", choices=list(Format), default=Format.TABLE)
+    add("--max-runs", type=int, default=300, help="race up to this many runs a sweep")
     try:
-        _simulated(parser.parse_args())
+        print_simulated(parser.parse_args())
     except EttsweepError as error:
         print_note(f"simulate: {error}")
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130
     return 0
-
-
-def _at_least(minimum: int) -> Callable[[str], int]:
-    def whole(text: str) -> int:
-        if (number := int(text)) < minimum:
-            raise argparse.ArgumentTypeError(f"{number} is less than {minimum}")
-        return number
-
-    return whole
 
 
 if __name__ == "__main__":

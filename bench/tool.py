@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.commands import ETTSWEEP, children_s
 from bench.tables import facts
 
-ETTSWEEP = str(Path(sys.executable).with_name("ettsweep"))
 TRIVIAL = ["--set", "schedule.total_steps=2", "--set", "schedule.warmup_steps=1", "--set", "schedule.eval_every=2"]
 COMMAND = """run:
   command: [sh, -c, 'echo "[ettsweep] {{\\"step\\": 1, \\"err\\": {lr}}}" # {seed}']
@@ -31,10 +31,9 @@ HUNDRED += ["--seeds", "0"]
 
 def cpu_s(*command: str) -> float:
     """Return the CPU seconds of one command."""
-    before = os.times()
+    before = children_s()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return children_s() - before
 
 
 def completion_s(*words: str) -> float:

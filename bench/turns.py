@@ -3,7 +3,6 @@
 import argparse
 import gc
 import itertools
-import json
 import math
 import platform
 import statistics
@@ -14,12 +13,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bench.tables import Row, facts, show
+from bench.tables import Row, facts, show, write_json
+from ettsweep.runs.spec import StrategySpec
+from ettsweep.strategies.optimizers import AdamWSpec
+from ettsweep.trainer.models.build import build_model, initialise
+from ettsweep.trainer.models.compiler import compile_blocks
 from ettsweep.trainer.models.model_cost import peak_flops, train_flops_per_sample
 from ettsweep.trainer.recipe import TransformerRun
-from ettsweep.trainer.specs import Precision
+from ettsweep.trainer.specs import ModelSpec, Precision, ScheduleSpec, TaskSpec
 from ettsweep.trainer.tasks.task import BatchShare, Task
 from ettsweep.trainer.training.memory import is_out_of_memory
+from ettsweep.trainer.training.optimizer import build_optimizer
 from ettsweep.trainer.training.precision import set_matmul_precision
 from ettsweep.trainer.training.trainer import Trainer
 
@@ -28,13 +32,53 @@ TURN_S = 0.5
 """Seconds that a turn takes at least, where a step is shorter."""
 
 Build = Callable[[TransformerRun, torch.device, bool], Trainer]
-"""Makes a trainer whose task has one `batch`, compiled or not."""
+"""Makes a trainer whose task repeats a batch, compiled or not."""
 
 
-def trainer(
-    spec: TransformerRun, model: nn.Module, task: Task, optimizer: torch.optim.Optimizer, device: torch.device
+def run_spec(
+    model: ModelSpec, precision: Precision, batch_size: int, task: TaskSpec, optimizer: AdamWSpec
+) -> TransformerRun:
+    """Return a run with a recipe; a batch that lies on the device takes the place of its task."""
+    return TransformerRun(
+        model=model,
+        task=task,
+        optimizer=optimizer,
+        schedule=ScheduleSpec(total_steps=2, warmup_steps=1, eval_every=1),
+        batch_size=batch_size,
+        precision=precision,
+        strategy=StrategySpec(s=None),
+        lr=1e-4,
+        wd=0.05,
+        seed=0,
+    )
+
+
+def our_trainer(
+    spec: TransformerRun, task: Task, device: torch.device, compiled: bool, recompute: bool = False
 ) -> Trainer:
-    model.draws_randomly = getattr(model, "draws_randomly", False)  # other libraries' models do not say
+    with device:
+        model = build_model(spec.model, spec.strategy)
+    initialise(model, spec.model, spec.strategy, spec.seed)
+    model.recompute = recompute
+    if compiled:
+        compile_blocks(model, spec.model, print)
+    return _trainer(spec, task, model, build_optimizer(model, spec), device)
+
+
+def their_trainer(
+    spec: TransformerRun, task: Task, model: nn.Module, blocks: Iterable[nn.Module], device: torch.device
+) -> Trainer:
+    """Return the trainer of another library's model, whose blocks are compiled."""
+    model.to(device).train()
+    for block in blocks:
+        block.compile()
+    model.draws_randomly = False  # it does not say
+    return _trainer(spec, task, model, plain_adamw(model, spec), device)
+
+
+def _trainer(
+    spec: TransformerRun, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> Trainer:
     created = Trainer(spec, model, optimizer, device, BatchShare(spec.batch_size))
     created.task = task
     return created
@@ -70,25 +114,9 @@ class Contender:
         if self.device.type == "cuda":
             self.memory_bytes = max(self.memory_bytes, torch.cuda.max_memory_allocated() - others)
 
-    @property
-    def median_step_s(self) -> float:
-        return statistics.median(self.step_s)
-
-    @property
-    def memory_gib(self) -> float | None:
-        return self.memory_bytes / 2**30 or None
-
-    @property
-    def utilisation(self) -> float | None:
-        """The share that the model's FLOPs of a step are of the device's peak on the data sheet."""
-        spec = self.trainer.spec
-        on_gpu = self.device.type == "cuda"
-        peak = peak_flops(torch.cuda.get_device_name(self.device), spec.precision) if on_gpu else None
-        return train_flops_per_sample(spec.model) * spec.batch_size / self.median_step_s / peak if peak else None
-
     def _steps(self, count: int) -> float:
         """Take some steps; return their seconds, until the device is done."""
-        batches = itertools.repeat(self.trainer.task.batch)
+        batches = self.trainer.task.batches(1)
         started_s = time.perf_counter()
         for _ in range(count):
             self.trainer.train_step(1e-4, batches)
@@ -117,74 +145,75 @@ def measure(
 
     Args:
         builds: ours, and maybe another, by name.
-        what: is counted, such as tokens.
+        subject: what is counted, such as tokens.
         per_sample: of it.
     """
     number = per_sample * spec.batch_size
     torch.compiler.reset()
     set_matmul_precision(spec.precision)
-    contenders = [Contender(build, spec, device, compiled) for build in builds.values()]
-    steps = math.ceil(TURN_S / contenders[0].warm_step_s)
+    ours, *others = contenders = [Contender(build, spec, device, compiled) for build in builds.values()]
+    steps = math.ceil(TURN_S / ours.warm_step_s)
     for contender in contenders * turns:  # A B A B
         contender.turn(steps)
-    ours, *others = contenders
+    step_s = statistics.median(ours.step_s)
+    peak = peak_flops(torch.cuda.get_device_name(device), spec.precision) if device.type == "cuda" else None
     row = {
         "precision": spec.precision,
         "compiled": compiled,
         "batch_size": spec.batch_size,
-        f"{subject}_per_s": number / ours.median_step_s,
-        "step_s": ours.median_step_s,
-        "utilisation": ours.utilisation,
-        "memory_gib": ours.memory_gib,
+        f"{subject}_per_s": number / step_s,
+        "step_s": step_s,
+        "utilisation": train_flops_per_sample(spec.model) * spec.batch_size / step_s / peak if peak else None,
+        "memory_gib": ours.memory_bytes / 2**30 or None,
     }
     for name, other in zip([*builds][1:], others, strict=True):
-        row |= {f"{name}_{subject}_per_s": number / other.median_step_s, f"{name}_memory_gib": other.memory_gib}
+        row[f"{name}_{subject}_per_s"] = number / statistics.median(other.step_s)
+        row[f"{name}_memory_gib"] = other.memory_bytes / 2**30 or None
         row["ratio"] = statistics.median(b / a for a, b in zip(ours.step_s, other.step_s, strict=True))
         if device.type == "cpu":
             row["cpu_ratio"] = statistics.median(b / a for a, b in zip(ours.cpu_s, other.cpu_s, strict=True))
     return row
 
 
-def settings(device: torch.device) -> Iterator[tuple[Precision, bool]]:
-    """Yield the precisions, compiled and not, that are usual on a device."""
-    if device.type == "cuda":
-        yield from itertools.product(("fp16", "bf16"), (False, True))
-    else:
-        yield from (("fp32", False), ("bf16", False))
+Contests = dict[str, tuple[Sequence[int], Callable[[torch.device, Precision, bool, int], Row]]]
+"""By name: batch sizes, and what measures a row on a device with one of them, in a precision, compiled or not."""
 
 
-def fitting(sizes: Sequence[int], measure: Callable[[int], Row], subject: str) -> Iterator[Row]:
-    """Yield what is measured with larger and larger batches, until one is too large for the memory; say so."""
-    for size in sizes:
-        try:
-            row = measure(size)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            print(f"{subject}, batch {size}: out of memory", flush=True)
-            return
-        finally:
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        yield row
+def rows(contests: Contests, device: torch.device) -> Iterator[Row]:
+    """Measure in each precision that is usual on a device, compiled and not, with larger and larger batches.
+
+    The first that is too large for the memory ends its column, and is told.
+    """
+    on_gpu = device.type == "cuda"
+    settings = itertools.product(("fp16", "bf16"), (False, True)) if on_gpu else (("fp32", False), ("bf16", False))
+    for (precision, compiled), (name, (sizes, measure_one)) in itertools.product(settings, contests.items()):
+        for size in sizes:
+            try:
+                row = measure_one(device, precision, compiled, size)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                mode = "compiled" if compiled else "eager"
+                print(f"{name}, {precision}, {mode}, batch {size}: out of memory", flush=True)
+                break
+            finally:
+                gc.collect()
+                if on_gpu:
+                    torch.cuda.empty_cache()
+            yield row
 
 
 def run(
-    parser: argparse.ArgumentParser, package: str, rows: Callable[[argparse.Namespace, torch.device], Iterable[Row]]
+    parser: argparse.ArgumentParser, package: str, contests: Callable[[argparse.Namespace, torch.device], Contests]
 ) -> None:
-    """Measure what a command line asks for on the GPU, if there is one: print the table, and write it where asked for."""
+    """Measure on the GPU, if there is one: print the table as it comes, and write it as JSON where that is asked for."""
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="in place of those that are usual")
+    parser.add_argument("--turns", type=int, help="pairs of turns")
+    parser.add_argument("--small", action="store_true", help="a small model, to try the script itself")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table there too")
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    _write(args.json, device, package, rows(args, device))
-
-
-def _write(path: Path | None, device: torch.device, package: str, rows: Iterable[Row]) -> None:
-    """Print what is measured as it comes, with what it is measured on; write it as JSON too where a path is given."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     mapping = {"device": name, "threads": torch.get_num_threads(), **facts("torch", package)}
     print(", ".join(f"{key} {value}" for key, value in mapping.items()), flush=True)
-    show_result = show(rows)
-    if path:
-        path.write_text(json.dumps({**mapping, "rows": show_result}, indent=1) + "\n")
+    write_json(args.json, {**mapping, "rows": show(rows(contests(args, device), device))})

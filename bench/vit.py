@@ -7,66 +7,41 @@ slows both. timm's has affine LayerNorms and a bias in the patch embedding, whic
 """
 
 import argparse
-from collections.abc import Iterator
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bench import turns
 from bench.tables import Row
-from bench.turns import fitting, plain_adamw, settings, trainer
-from ettsweep.runs.spec import StrategySpec
-from ettsweep.trainer.models.build import build_model, initialise
-from ettsweep.trainer.models.compiler import compile_blocks
-from ettsweep.trainer.models.registry import model_spec, named_models
+from ettsweep.strategies.optimizers import AdamWSpec
+from ettsweep.trainer.models.registry import model_spec
 from ettsweep.trainer.recipe import TransformerRun
-from ettsweep.trainer.specs import ModelSpec, Precision, ScheduleSpec
+from ettsweep.trainer.specs import ModelSpec, Precision
 from ettsweep.trainer.tasks.images.image_task import DigitsTask
-from ettsweep.trainer.tasks.task import Batch, Classification
-from ettsweep.trainer.training.optimizer import build_optimizer
+from ettsweep.trainer.tasks.task import Batch, Classification, FixedBatchTask
 from ettsweep.trainer.training.trainer import Trainer
 
 
-class Noise:
-    """A task of one batch that lies on the device: noise, and the targets that Mixup gives."""
-
-    def __init__(self, spec: TransformerRun, device: torch.device) -> None:
-        generator = torch.Generator().manual_seed(0)
-        model, count = spec.model, spec.batch_size
-        shape = (count, model.channels, model.image_size, model.image_size)
-        item, other = (
-            nn.functional.one_hot(torch.randint(model.classes, (count,), generator=generator), model.classes)
-            for _ in range(2)
-        )
-        images_BCHW = torch.randn(shape, generator=generator)
-        self.batch = Batch((images_BCHW.to(device),), (0.7 * item + 0.3 * other).to(device))
-
-    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return Classification(0.1).loss(outputs, batch)
+def noise(spec: TransformerRun, device: torch.device) -> FixedBatchTask:
+    """Return a task of one batch that lies on the device: noise, and the targets that Mixup gives."""
+    generator = torch.Generator().manual_seed(0)
+    model, count = spec.model, spec.batch_size
+    item, other = (
+        nn.functional.one_hot(torch.randint(model.classes, (count,), generator=generator), model.classes)
+        for _ in range(2)
+    )
+    images_BCHW = torch.randn(count, model.channels, model.image_size, model.image_size, generator=generator)
+    batch = Batch((images_BCHW.to(device),), (0.7 * item + 0.3 * other).to(device))
+    return FixedBatchTask(batch, Classification(0.1).loss)
 
 
 def run_spec(model: ModelSpec, precision: Precision, batch_size: int) -> TransformerRun:
-    return TransformerRun(
-        model=model,
-        task=DigitsTask(),  # any: the noise takes its place
-        schedule=ScheduleSpec(total_steps=2, warmup_steps=1, eval_every=1),
-        batch_size=batch_size,
-        precision=precision,
-        strategy=StrategySpec(s=None),
-        lr=1e-4,
-        wd=0.05,
-        seed=0,
-    )
+    return turns.run_spec(model, precision, batch_size, DigitsTask(), AdamWSpec())
 
 
 def our_trainer(spec: TransformerRun, device: torch.device, compiled: bool) -> Trainer:
-    model = build_model(spec.model, spec.strategy)
-    initialise(model, spec.model, spec.strategy, spec.seed)
-    model.to(device)
-    if compiled:
-        compile_blocks(model, spec.model, print)
-    return trainer(spec, model, Noise(spec, device), build_optimizer(model, spec), device)
+    return turns.our_trainer(spec, noise(spec, device), device, compiled)
 
 
 def timm_trainer(spec: TransformerRun, device: torch.device, compiled: bool) -> Trainer:
@@ -87,35 +62,25 @@ def timm_trainer(spec: TransformerRun, device: torch.device, compiled: bool) -> 
         proj_bias=False,  # of attention and MLP
         class_token=False,
         fc_norm=False,
-    ).to(device)
-    for block in model.blocks if compiled else ():
-        block.compile()
-    return trainer(spec, model, Noise(spec, device), plain_adamw(model, spec), device)
+    )
+    return turns.their_trainer(spec, noise(spec, device), model, model.blocks if compiled else (), device)
 
 
-def measure(
-    model: str, device: torch.device, precision: Precision, compiled: bool, batch_size: int, count: int = turns.TURNS
-) -> Row:
-    """Let ours and timm's take turns at training steps."""
+def measure(count: int, model: str, device: torch.device, precision: Precision, compiled: bool, batch_size: int) -> Row:
+    """Let ours and timm's take some turns at training steps."""
     spec = run_spec(model_spec(model), precision, batch_size)
     builds = {"ours": our_trainer, "timm": timm_trainer}
     return {"model": model, **turns.measure(builds, spec, device, compiled, count, "images", 1)}
 
 
-def rows(requested: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Measure each precision, compiled and not where that is usual, with larger and larger batches until one fails."""
+def contests(requested: argparse.Namespace, device: torch.device) -> turns.Contests:
+    model = "vit-digits" if requested.small else "vit-b16"
     sizes = requested.batch_sizes or ([64, 128, 256, 512, 1024] if device.type == "cuda" else [4])
-    for precision, compiled in settings(device):
-        text = f"{precision}, {'compiled' if compiled else 'eager'}"
-        yield from fitting(sizes, partial(measure, requested.model, device, precision, compiled), text)
+    return {model: (sizes, partial(measure, requested.turns or turns.TURNS, model))}
 
 
 def main() -> None:
-    """Print a table, and write it as JSON where asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--model", default="vit-b16", choices=named_models())
-    parser.add_argument("--batch-sizes", type=int, nargs="+", help="4 on the CPU, 64 to 1024 on a GPU")
-    turns.run(parser, "timm", rows)
+    turns.run(argparse.ArgumentParser(description=__doc__.split("\n")[0]), "timm", contests)
 
 
 if __name__ == "__main__":

@@ -25,23 +25,8 @@ HALF = 4
 COMMON = 0.6
 """Share of the noise that a seed adds to all points alike."""
 
-TAILS_DOF = 3
-"""Of Student's t, where the noise has heavy tails."""
-
-GROWTH = 0.3
-"""How much worse a point is, in log, where noise that grows has doubled."""
-
 UNEVEN = 5.0
 """Ratio of the largest noise of a run to the smallest, where it depends on lr or wd."""
-
-RIPPLE = 0.025
-"""Height of waves, of a log loss."""
-
-TILT = 0.08
-"""By how much a seed tilts the log loss, a step: standard deviation."""
-
-SHIFT = 0.5
-"""By how many steps a seed shifts the optimum."""
 
 EDGE_SPREAD = 0.3
 """By how many steps of lr the edges of seeds differ: standard deviation."""
@@ -121,10 +106,6 @@ class Landscape:
     spikes: float = 0.0
 
 
-def _bowl(basin: Basin, rng: np.random.Generator) -> Landscape:
-    return Landscape(basin.at)
-
-
 def _ridge(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A valley along lr wd = const, twenty times flatter along it than across."""
 
@@ -143,16 +124,14 @@ def _plateau(basin: Basin, rng: np.random.Generator) -> Landscape:
 def _cliff(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A bowl with a step of the loss within two steps of lr above its bottom."""
     edge, fall = basin.lr + rng.uniform(0.6, 1.6), rng.uniform(0.5, 2.0)
-    return Landscape(lambda lr, wd: basin.at(lr, wd) + (fall if lr > edge else 0.0))
+    return Landscape(lambda lr, wd: basin.at(lr, wd) + fall * (lr > edge))
 
 
 def _brink(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A bowl with a step of the loss within one step of lr above its bottom, where the noise is five times as large."""
     edge, fall = basin.lr + rng.uniform(0.0, 1.0), rng.uniform(0.5, 2.0)
     last = math.floor(edge)
-    return Landscape(
-        lambda lr, wd: basin.at(lr, wd) + (fall if lr > edge else 0.0), lambda lr, wd: UNEVEN if lr == last else 1.0
-    )
+    return Landscape(lambda lr, wd: basin.at(lr, wd) + fall * (lr > edge), lambda lr, wd: UNEVEN if lr == last else 1.0)
 
 
 def _edge(basin: Basin, rng: np.random.Generator) -> Landscape:
@@ -161,7 +140,7 @@ def _edge(basin: Basin, rng: np.random.Generator) -> Landscape:
 
     def draw_seed(seed_rng: np.random.Generator) -> Height:
         own = edge + EDGE_SPREAD * seed_rng.standard_normal()
-        return lambda lr, wd: basin.at(lr, wd) + (fall if lr > own else 0.0)
+        return lambda lr, wd: basin.at(lr, wd) + fall * (lr > own)
 
     below = NormalDist(edge, EDGE_SPREAD).cdf
     return Landscape(lambda lr, wd: basin.at(lr, wd) + fall * below(lr), draw_seed=draw_seed)
@@ -211,13 +190,13 @@ def _ripples(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A bowl with waves of 2.5% across it, two to four steps long."""
     length, angle, phase = rng.uniform(2.0, 4.0), rng.uniform(0, math.pi), rng.uniform(0, 2 * math.pi)
     x, y = (2 * math.pi / length * f(angle) for f in (math.cos, math.sin))
-    return Landscape(lambda lr, wd: basin.at(lr, wd) + RIPPLE * math.sin(x * lr + y * wd + phase))
+    return Landscape(lambda lr, wd: basin.at(lr, wd) + 0.025 * math.sin(x * lr + y * wd + phase))
 
 
 def _growing(basin: Basin, rng: np.random.Generator) -> Landscape:
-    """A bowl whose noise grows with the loss."""
+    """A bowl whose noise grows with the loss: it has doubled where a point is worse by 0.3, in log."""
     # Its lowest point may lie between two places: the noise there is hardly less.
-    return Landscape(basin.at, lambda lr, wd: 1 + basin.at(lr, wd) / GROWTH)
+    return Landscape(basin.at, lambda lr, wd: 1 + basin.at(lr, wd) / 0.3)
 
 
 def _uneven(basin: Basin, rng: np.random.Generator) -> Landscape:
@@ -227,10 +206,10 @@ def _uneven(basin: Basin, rng: np.random.Generator) -> Landscape:
 
 
 def _tilting(basin: Basin, rng: np.random.Generator) -> Landscape:
-    """A bowl that each seed tilts, in a direction of its own."""
+    """A bowl that each seed tilts, in a direction of its own: by 0.08 of a log loss a step, standard deviation."""
 
     def draw_seed(seed_rng: np.random.Generator) -> Height:
-        tilt, angle = TILT * seed_rng.standard_normal(), seed_rng.uniform(0, math.pi)
+        tilt, angle = 0.08 * seed_rng.standard_normal(), seed_rng.uniform(0, math.pi)
         x, y = tilt * math.cos(angle), tilt * math.sin(angle)
         return lambda lr, wd: basin.at(lr, wd) + x * lr + y * wd
 
@@ -239,8 +218,7 @@ def _tilting(basin: Basin, rng: np.random.Generator) -> Landscape:
 
 def _shifting(basin: Basin, rng: np.random.Generator) -> Landscape:
     """A bowl that each seed shifts by half a step, in one of eight directions."""
-    angles = [math.pi * k / 4 for k in range(8)]
-    shifts = [(SHIFT * math.cos(angle), SHIFT * math.sin(angle)) for angle in angles]
+    shifts = [(0.5 * math.cos(math.pi * k / 4), 0.5 * math.sin(math.pi * k / 4)) for k in range(8)]
 
     def draw_seed(seed_rng: np.random.Generator) -> Height:
         x, y = shifts[seed_rng.integers(len(shifts))]
@@ -250,7 +228,7 @@ def _shifting(basin: Basin, rng: np.random.Generator) -> Landscape:
 
 
 SURFACES: dict[str, Callable[[Basin, np.random.Generator], Landscape]] = {
-    "bowl": _bowl,
+    "bowl": lambda basin, rng: Landscape(basin.at),
     "ridge": _ridge,
     "plateau": _plateau,
     "cliff": _cliff,
@@ -277,7 +255,7 @@ class Made:
     Attributes:
         surface: its kind.
         noise: standard deviation of one run, as a share of the loss: of its log.
-        tails: of the noise.
+        tails: of the noise; heavy: Student's t of 3 degrees of freedom.
         number: which of all of its kind.
         seed: of all draws.
     """
@@ -322,7 +300,7 @@ class Made:
         landscape = self.landscape
         common = self._rng("common", seed).standard_normal()
         rng = self._rng("own", seed, *at)
-        own = rng.standard_normal() if self.tails == "normal" else rng.standard_t(TAILS_DOF) / math.sqrt(TAILS_DOF)
+        own = rng.standard_normal() if self.tails == "normal" else rng.standard_t(3) / math.sqrt(3)
         height = landscape.draw_seed(self._rng("seed", seed)) if landscape.draw_seed else landscape.height
         off = self.noise * (COMMON * common + math.sqrt(1 - COMMON**2) * own * landscape.spread(*at))
         if landscape.spikes and self._rng("spike", seed, *at).random() < landscape.spikes:

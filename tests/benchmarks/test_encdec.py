@@ -1,15 +1,10 @@
-"""The benchmark compares models of one shape on one loss, and can be run."""
+"""The benchmark compares models of one shape on one loss."""
 
-import json
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
-from bench import encdec as bench
-from bench import turns
 from bench.encdec import MBart, mbart_trainer, our_trainer, run_spec
 from bench.mbart import twin
 from ettsweep.token_ids import END, PAD
@@ -18,12 +13,11 @@ from ettsweep.trainer.models.registry import model_spec
 pytestmark = pytest.mark.skipif(not find_spec("transformers"), reason="needs transformers")
 
 CPU = torch.device("cpu")
-META = torch.device("meta")
 
 
 def test_mbart_has_our_parameters_and_those_of_norms_biases_and_two_positions() -> None:
     model = model_spec("bart-large")
-    with META:
+    with torch.device("meta"):
         theirs = MBart(model)
     count = sum(p.numel() for p in theirs.parameters())
     norms = (2 * 12 + 3 * 12 + 4) * 2
@@ -35,13 +29,16 @@ def test_both_have_the_same_loss_of_the_same_weights_and_batch() -> None:
     spec = run_spec(model_spec("encdec-tiny"), "fp32", 3)  # it has no dropout
     ours, theirs = our_trainer(spec, CPU, False), mbart_trainer(spec, CPU, False)
     theirs.model.mbart = twin(ours.model, spec.model)
-    losses = [t.task.loss(t.network(*t.task.batch.inputs), t.task.batch).item() for t in (ours, theirs)]
+    losses = []
+    for trainer in (ours, theirs):
+        batch = next(trainer.task.batches(1))
+        losses.append(trainer.task.loss(trainer.network(*batch.inputs), batch).item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_blocks_are_padded_and_shifted_as_real_ones_are() -> None:
     spec = run_spec(model_spec("encdec-tiny"), "fp32", 8)
-    source, previous, target = our_trainer(spec, CPU, False).task.batch.inputs
+    source, previous, target = next(our_trainer(spec, CPU, False).task.batches(1)).inputs
     lengths = (target != PAD).sum(1)
     assert lengths.tolist() == sorted(lengths.tolist(), reverse=True)
     assert 0.9 * 64 - 1 <= lengths[-1] < lengths[0] < 64
@@ -49,23 +46,3 @@ def test_blocks_are_padded_and_shifted_as_real_ones_are() -> None:
     for row, shifted, length in zip(target, previous, lengths, strict=True):
         assert not (row[:length] == PAD).any()
         assert shifted.tolist() == [END, *row[: length - 1], *[PAD] * (64 - length)]
-
-
-@pytest.mark.slow
-def test_the_table_is_printed_and_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr(turns, "TURN_S", 1e-6)
-    monkeypatch.setattr(bench, "ALONE_STEPS", 2)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    table = tmp_path / "table.json"
-    monkeypatch.setattr(sys, "argv", ["bench.py", "--small", "--turns", "1", "--json", str(table)])
-    bench.main()
-    rows = json.loads(table.read_text())["rows"]
-    beside, single = (("encdec-tiny", precision) for precision in ("fp32", "bf16")), "encdec-small"
-    assert [(row["model"], row["precision"]) for row in rows if row["model"] != single] == list(beside)
-    assert [row["precision"] for row in rows if row["model"] == single] == ["fp32", "bf16"]
-    for row in rows:
-        assert row["tokens_per_s"] == pytest.approx(row["batch_size"] * 64 / row["step_s"])
-        assert ("ratio" not in row) == (row["model"] == single)
-    assert len(capsys.readouterr().out.splitlines()) == 3 + len(rows)

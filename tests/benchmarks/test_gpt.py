@@ -1,17 +1,22 @@
-"""The benchmark compares decoders of one shape on one loss, and steps that do the same, and can be run."""
+"""The benchmark compares decoders of one shape on one loss, and steps that do the same."""
 
-import json
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 from support.decoder_twins import twin
 
-from bench import gpt as bench
 from bench import turns
-from bench.gpt import PlainGpt, PlainLoop, TransformersGpt2, our_trainer, run_spec, summed_loss, transformers_trainer
+from bench.gpt import (
+    PlainGpt,
+    PlainLoop,
+    TransformersGpt2,
+    measure,
+    our_trainer,
+    run_spec,
+    summed_loss,
+    transformers_trainer,
+)
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models.registry import model_spec, parameter_count
 
@@ -47,10 +52,11 @@ def test_all_have_the_same_loss_of_the_same_weights_and_batch() -> None:
     ours, theirs, loop = (build(spec, CPU, False) for build in (our_trainer, transformers_trainer, PlainLoop))
     theirs.model.gpt2 = twin(ours.model, spec.model)
     copy_weights(loop.model, ours.model)
-    previous, target = ours.task.batch.inputs
+    batch = next(ours.task.batches(1))
+    previous, target = batch.inputs
     assert not (target == PAD).any()
     assert torch.equal(previous[:, 1:], target[:, :-1])
-    losses = [t.task.loss(t.network(*t.task.batch.inputs), t.task.batch).item() for t in (ours, theirs)]
+    losses = [t.task.loss(t.network(*batch.inputs), batch).item() for t in (ours, theirs)]
     losses.append(summed_loss(loop.model(previous), target).item() / target.numel())
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
 
@@ -60,8 +66,8 @@ def test_steps_of_the_plain_loop_are_ours() -> None:
     ours, loop = our_trainer(spec, CPU, False), PlainLoop(spec, CPU, False)
     copy_weights(loop.model, ours.model)
     for _ in range(3):
-        ours.train_step(1e-3, iter([ours.task.batch]))
-        loop.train_step(1e-3, iter([loop.task.batch]))
+        for trainer in (ours, loop):
+            trainer.train_step(1e-3, trainer.task.batches(1))
     reference = PlainGpt(spec.model)
     copy_weights(reference, ours.model)
     for name, parameter in loop.model.named_parameters():
@@ -69,21 +75,8 @@ def test_steps_of_the_plain_loop_are_ours() -> None:
 
 
 @pytest.mark.slow
-def test_the_table_is_printed_and_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_row_has_the_memory_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "TURN_S", 1e-6)
-    table = str(tmp_path / "table.json")
-    monkeypatch.setattr(sys, "argv", ["bench.py", "--small", "--turns", "1", "--json", table])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    bench.main()
-    rows = json.loads(Path(table).read_text())["rows"]
-    assert [(row["precision"], row["beside"]) for row in rows] == [
-        (precision, other) for precision in ("fp32", "bf16") for other in ("transformers", "plain loop")
-    ]
-    for row in rows:
-        assert row["ratio"] > 0
-        assert row["cpu_ratio"] > 0
-        assert row["memory_gib"] > 0
-        assert row["other_memory_gib"] > 0
-    assert len(capsys.readouterr().out.splitlines()) == 3 + len(rows)
+    row = measure("plain loop", 1, model_spec("gpt-tiny"), CPU, "fp32", False, 2)
+    assert (row["beside"], row["tokens"], row["batch_size"]) == ("plain loop", 64, 2)
+    assert min(row["memory_gib"], row["other_memory_gib"], row["ratio"]) > 0

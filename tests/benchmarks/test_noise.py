@@ -1,6 +1,5 @@
 """`bench.noise` finds what was planted into the scores of a lattice."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 
 from bench import noise
-from bench.recorded import Table
 from ettsweep.study.surface import Array
 
 CHECKOUT = Path(__file__).parents[2]
@@ -77,16 +75,10 @@ def test_heavy_tails_are_found() -> None:
     assert noise.residual_statistics(y_LWS)["excess kurtosis"] == pytest.approx(3, abs=0.5)
 
 
-def test_a_lattice_may_be_small() -> None:
-    """Without points that are two steps apart, that correlation is unknown."""
-    table = Table("best_accuracy", (0.0, 1.0), (0.0, 1.0), planted(seeds=9)[:2, :2])
-    assert "nan" in noise.residual_row("small", table)["r, lr 2"]
-    assert noise.total_row("small", table)["lr, 2"] == ""
-
-
-def test_it_prints_a_row_for_each_table() -> None:
-    tables = sorted((CHECKOUT / "results" / "lattices").glob("digits-*.csv"))
-    completed = subprocess.run(
-        [sys.executable, "-m", "bench.noise", *tables], cwd=CHECKOUT, capture_output=True, text=True, check=True
-    )
-    assert completed.stdout.count("| digits-ntk |") == completed.stdout.count("| digits-standard |") == 3
+def test_it_prints_a_row_for_each_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(noise, "DRAWS", 20)
+    tables = sorted((CHECKOUT / "results" / "lattices").glob("*-standard.csv"))
+    monkeypatch.setattr(sys, "argv", ["noise", *map(str, tables)])
+    noise.main()
+    out = capsys.readouterr().out
+    assert out.count("| digits-standard |") == out.count("| shapes-standard |") == 3

@@ -69,10 +69,13 @@ def test_what_falls_short_is_told_from_chance() -> None:
         result = [Outcome("optimal", 20, 20, 0.03 * (k >= holds), 0.05, 0.02, 0.0) for k in range(300)]
         return row("bowl .04", "bound", 0.95, 0.05, result)
 
-    table = [of(285) for _ in range(99)]
+    table = [of(285)] * 99
     assert falling_short([*table, of(275)]) == []
     ((found, column),) = falling_short([*table, of(265)])
     assert (found["holds"], column) == (265 / 300, "holds")
+    # One-sided bounds at 99%: as few or as many bounds that hold have a chance of 1% there.
+    assert binom.sf(264, 300, found["from"]) == pytest.approx(0.01)
+    assert binom.cdf(265, 300, found["to"]) == pytest.approx(0.01)
     assert found["gross"] == 0
     assert found["right"] == 1
     assert [may_fall_short(of(holds)) for holds in (284, 285)] == [True, False]

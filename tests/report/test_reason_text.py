@@ -20,11 +20,6 @@ from ettsweep.trainer.tasks.registry import LOWEST_LOSS
     [
         (
             "too_few_seeds",
-            {"value": 0.05, "confidence": 0.95, "seeds": 3, "runs": 2, "device_s": 7200.0},
-            "the candidate and the deciding neighbour must share 3 seeds",
-        ),
-        (
-            "too_few_seeds",
             {"value": 0.05, "confidence": 0.95, "seeds": 3, "runs": None, "device_s": None},
             "the candidate and the deciding neighbour must share 3 seeds; the missing runs are under way",
         ),

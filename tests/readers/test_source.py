@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,11 @@ def test_a_line_is_read_through_what_terminals_need(make: Make, output: Path, te
 ANY_STEP = r"step (?P<step>\S+) (?P<name>\w+) (?P<value>\S+)"
 
 
-@pytest.mark.parametrize("step", ["nan", "x"])
-def test_a_line_without_a_possible_step_is_left_out_and_told(make: Make, output: Path, step: str) -> None:
-    append(output, f"step 00120 loss 3\nstep {step} loss 2\nstep 1,000.0 loss 1\n")
+def test_a_line_without_a_possible_step_is_left_out_and_told(make: Make, output: Path) -> None:
+    append(output, "step 00120 loss 3\nstep nan loss 2\nstep 1,000.0 loss 1\n")
     source = make(ANY_STEP)
     assert source.rows() == [{"step": 120, "loss": 3.0}, {"step": 1000, "loss": 1.0}]
-    problem = f"output: output: step {step} loss 2: the step '{step}' is not a whole number; left out"
-    assert source.notes() == [problem]
+    assert source.notes() == ["output: output: step nan loss 2: the step 'nan' is not a whole number; left out"]
 
 
 @pytest.mark.parametrize(
@@ -131,12 +130,7 @@ APART = [  # reader, output, name, what is wrong with it
     ("stdout", "step 5 loss: 3 | val: loss: 2\n", "loss", "two values at step 5, 3 and 2, in a line such as"),
     ("stdout", "[rank0]: step 5 loss=3\n[rank1]: step 5 loss=2\n", "loss", "two values at step 5, 3 and 2, in lines"),
     ("stdout", EPOCHS, "Loss", "2.9 and 1.9, of epochs 1 and 2, .* steps restart in each epoch; number the rows"),
-    (
-        "stdout",
-        "epoch 1, step 600, loss: 3\nEpoch 1: loss: 2\n",
-        "loss",
-        "epochs as steps in some lines, and other",
-    ),
+    ("stdout", "epoch 1, step 600, loss: 3\nEpoch 1: loss: 2\n", "loss", "epochs as steps in some lines, and other"),
     ("jsonl", '{"step": 5, "rank": 0, "loss": 3}\n{"step": 5, "rank": 1, "loss": 2}\n', "loss", "two values at step 5"),
 ]
 
@@ -204,10 +198,8 @@ def test_a_split_tells_them_apart(make: Make, output: Path, run: Path) -> None:
     reader = {"kind": "regex", "patterns": LOOSE, "split": {"val": "^validate"}}
     assert make(reader).rows() == [{"step": 10, "loss": 3.5}, {"step": 10, "val_loss": 3.25}]
     (run / "a.csv").write_text("phase,step,loss\ntrain,1,3\nval,1,2\n")
-    assert make({"kind": "csv", "split": "phase"}).rows() == [
-        {"step": 1, "train_loss": 3.0},
-        {"step": 1, "val_loss": 2.0},
-    ]
+    rows = [{"step": 1, "train_loss": 3.0}, {"step": 1, "val_loss": 2.0}]
+    assert make({"kind": "csv", "split": "phase"}).rows() == rows
 
 
 # --- files that change ------------------------------------------------------------------------------------------------
@@ -327,9 +319,7 @@ def test_metrics_without_a_step_are_told(make: Make, run: Path) -> None:
     assert "no loss in 1 line of a.jsonl; seen: loss without a step (step, _step, " in source.seen("loss")
     assert make({"kind": "jsonl", "step": "counted"}).rows() == [{"step": 1, "loss": 2.0}]
     (run / "a.csv").write_text("round,loss\n1,2\n")
-    with pytest.raises(
-        MetricsError, match=r"a\.csv: no column step or .* among round, loss; set the column with `step: NAME`"
-    ):
+    with pytest.raises(MetricsError, match=r"no column step or .* among round, loss; set the column with `step: NAME`"):
         make("csv").rows()
     assert make({"kind": "csv", "step": "round"}).rows() == [{"step": 1, "loss": 2.0}]
 
@@ -348,24 +338,9 @@ def test_a_look_ends_though_there_is_more_and_the_next_ones_read_the_rest(make: 
     assert [step for look in looks for step in look] == [*steps]
 
 
-EVIL = r"(a+)+$"
-TEXT = "a" * 40 + "!\n"
-
-
-@pytest.mark.parametrize(
-    ("reader", "pattern"),
-    [
-        (rf"step (?P<step>\d+)|{EVIL}|(?P<loss>b)", None),
-        ({"kind": "csv", "files": "output", "split": {"val": EVIL}}, EVIL),
-    ],
-    ids=["pattern", "split"],
-)
-def test_a_pattern_that_takes_too_long_is_named(
-    make: Make, output: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, pattern: str | None
-) -> None:
+def test_a_pattern_that_takes_too_long_is_named(make: Make, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ettsweep.patterns.time_limit.__wrapped__.__defaults__", (0.1,))
-    csv = isinstance(reader, dict) and reader["kind"] == "csv"
-    output.write_text(f"step,{TEXT}1,{TEXT}" if csv else TEXT)
-    with pytest.raises(MetricsError) as raised:
-        make(reader).rows()
-    assert str(raised.value).startswith(f"pattern {pattern or reader!r} has taken 0.1 s for a piece of text")
+    output.write_text("a" * 40 + "!\n")
+    pattern = r"step (?P<step>\d+)|(a+)+$|(?P<loss>b)"
+    with pytest.raises(MetricsError, match=re.escape(f"pattern {pattern!r} has taken 0.1 s for a piece of text")):
+        make(pattern).rows()

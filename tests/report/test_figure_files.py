@@ -1,25 +1,19 @@
 """The figures of a report: which there are, what they are called, what their captions say, and their files."""
 
 import io
-import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import vl_convert
 from PIL import Image
-from support.made_sweep import Made, digits_spec, finish, finish_at, imagenet_spec, read, search, searched
+from support.made_sweep import Made, digits_spec, finish, imagenet_spec, read, search
 from support.scene import scene
 
-from ettsweep.files import dumps
-from ettsweep.process_pool import Pool, open_pool
-from ettsweep.report import figure_export
 from ettsweep.report.families import judged_families, strategy_comparisons
 from ettsweep.report.figure_files import Figure, FigureBuilder
 from ettsweep.report.run_histories import RunHistories
@@ -35,10 +29,10 @@ def figures_of(sample: Made) -> list[Figure]:
     return [figure for comparison in comparisons for _, figure in drawing.build(comparison)]
 
 
-def finished(results: Path, base: RunSpec, studies: Sequence[Study] | None = None, **how: bool) -> Made:
+def finished(results: Path, base: RunSpec, studies: Sequence[Study]) -> Made:
     """Return what there is of one finished run."""
-    finish(results, base, 0.1, **how)
-    return read(results, [*(studies or [search(base, seeds=(0,))])])
+    finish(results, base, 0.1)
+    return read(results, [*studies])
 
 
 # --- which ------------------------------------------------------------------------------------------------------------
@@ -58,16 +52,6 @@ def test_each_family_has_its_figures_and_all_together_theirs(sample: Made) -> No
 @pytest.mark.parametrize("kind", ["strategies", "seeds", "scores", "map", "curves"])
 def test_each_kind_can_be_drawn_with_data_that_it_names(sample: Made, kind: str) -> None:
     assert scene(next(figure.spec for figure in figures_of(sample) if figure.kind == kind)).marks
-
-
-def test_suggested_points_are_numbered_on_the_map(tmp_path: Path) -> None:
-    searched_result = searched(digits_spec(0.0), [(0, 0), (2, 2), (-2, 1)])
-    for n, steps in enumerate([(0, 0), (2, 2)]):
-        finish_at(tmp_path, searched_result, steps, 0.1 + n)
-    text = read(tmp_path, [searched_result])
-    captions = {figure.kind: figure.caption for figure in figures_of(text)}
-    assert list(captions) == ["seeds", "map", "curves"]
-    assert "Numbers: order of suggestion" in captions["map"]
 
 
 # --- what they are called ---------------------------------------------------------------------------------------------
@@ -129,17 +113,3 @@ def test_files_are_whole_and_have_the_texts_and_colours_of_the_figure(sample: Ma
         assert image[0, 0].tolist() == [255, 255, 255]
         assert (image.max(2) < 40).mean() > 0.002, "ink"
         assert (np.ptp(image, axis=2) > 80).mean() > 0.05, "colours"
-
-
-def test_figures_are_drawn_here_where_processes_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a limit on memory."""
-
-    def dying(workers: int, method: Literal["fork", "spawn"], prepare: object) -> AbstractContextManager[Pool]:
-        return open_pool(workers, method, os._exit, 1)
-
-    monkeypatch.setattr(figure_export, "open_pool", dying)
-    monkeypatch.setattr(figure_export, "cores", lambda: 2)
-    spec = dumps({"data": {"values": [{"x": 1}]}, "mark": "point", "encoding": {"x": {"field": "x"}}})
-    stems = [tmp_path / str(k) for k in range(2 * figure_export.MIN_PER_PROCESS)]
-    figure_export.export_all([(spec, stem) for stem in stems])
-    assert all(path.stat().st_size for stem in stems for path in figure_export.paths_of(stem))

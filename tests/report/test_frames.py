@@ -70,14 +70,6 @@ def test_roles_and_steps_are_counted_from_the_candidate(sample: Made) -> None:
     assert steps[0, 0]["role"] == "candidate"
 
 
-def test_common_coordinates_have_the_same_bulk_step(sample: Made) -> None:
-    """AdamW's factor of the bulk is n^((s - 3) / 2) (eq:AdamWlambdaG-preview-Q), and n is 32; lr wd stays."""
-    for strategy, s in (("ntk", 0.0), ("hybrid", 0.5), ("mup", 1.0)):
-        frame, shift = points(sample, strategy), 5 * (s - 3) / 2
-        assert (frame["common_log2_lr"] - frame["x_log2"]).tolist() == pytest.approx([shift] * len(frame))
-        assert (frame["common_log2_wd"] - frame["y_log2"]).tolist() == pytest.approx([-shift] * len(frame))
-
-
 def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
     """With a margin as wide as the bowl is deep all neighbours are; with one far below the noise none is."""
     study = noisy.verdict("standard").study
@@ -116,18 +108,6 @@ def test_fresh_seeds_are_the_ones_that_do_not_count(sample: Made, noisy: Made) -
     raced = curves(noisy, "standard")
     assert set(raced["seed"]) == {*SEEDS, *RACING_SEEDS[:2]}
     assert raced["counted"].all()
-
-
-# --- optima, ranges ---------------------------------------------------------------------------------------------------
-
-
-def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(sample: Made) -> None:
-    frame = frames.optima_frame(judged_families(sample.runs, sample.verdicts))
-    kinds = frame.groupby("strategy")["counted"].agg(["sum", "size"])
-    assert kinds.to_numpy().tolist() == [[3, 3], [3, 3], [3, 5]], "hybrid, ntk, standard; none of mup"
-    fresh = frame[~frame["counted"]].set_index("seed")["score"]
-    assert fresh.to_dict() == {seed: pytest.approx(loss_at(0, 0, seed) + 0.01) for seed in FRESH}
-    assert set(frame["role"]) == {"candidate"}
 
 
 def test_ranges_are_the_corners_in_steps_from_the_candidate(sample: Made, tmp_path: Path) -> None:

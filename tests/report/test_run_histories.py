@@ -90,13 +90,6 @@ def test_where_a_run_diverged_is_told_with_its_last_finite_loss(results: Path) -
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_damaged_histories_are_remembered_with_what_to_do(results: Path) -> None:
-    run, histories = recorded(results, lines_of()), RunHistories(10)
-    run.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
-    assert histories.get(run) is histories.get(run) is None
-    assert list(histories.corrupt) == [run.id]
-
-
 def test_a_run_that_goes_on_has_what_all_its_attempts_recorded(results: Path) -> None:
     """Its first attempt died at step 30, with a checkpoint of step 20, and the second writes a line at step 26."""
     folder = RunDir.create(results, SPEC)

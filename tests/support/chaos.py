@@ -2,9 +2,9 @@
 
     make chaos CHAOS="[--runs 30] [--minutes 4] [--seed 0] [--folder DIR]"
 
-needs the cluster of tests/devcluster (`make slurm-up`). At the end the tables, and the metrics of every run byte by
-byte, must be those of a calm sweep that trained on this machine. What happens, and in which order, follows from the
-seed; when it strikes what does not.
+needs the cluster of tests/devcluster (`make slurm-up`). At the end the metrics of every run, from which all tables are
+made, must be those of a calm sweep that trained on this machine, byte by byte. What happens, and in which order, follows
+from the seed; when it strikes what does not.
 """
 
 import argparse
@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from support.arrays import workers, write_profile
 from support.commandline import ETTSWEEP, LONG, ettsweep, runs_in, write_grid
 from support.devcluster import NO_CLUSTER, Cluster, running_clusters, taken_cluster
@@ -30,27 +28,12 @@ from support.devcluster import NO_CLUSTER, Cluster, running_clusters, taken_clus
 EVERY_S = 4.0
 """Mean of the seconds between strikes."""
 
-MEASURED = ["wall_s", "device_s", "step_s", "samples_per_s", "utilisation", "data_wait", "memory_gib"]
-"""Columns of the tables that time tells, and no two sweeps share."""
-
 
 def grid_of(folder: Path, runs: int) -> Path:
     """Write a grid of so many runs of some seconds."""
     schedule, half = LONG["schedule"] | {"total_steps": 2000}, runs // 2  # type: ignore[operator]
     lr = {"range": [-half / 4, (runs - half - 1) / 4], "step": 0.25}
     return write_grid(folder / "grid.yaml", recipe=LONG | {"schedule": schedule}, lr=lr)
-
-
-def assert_same_tables(calm: Path, storm: Path) -> None:
-    """Compare the tables of the reports of two sweeps, without what time tells."""
-    for results in (calm, storm):
-        ettsweep("report", "--results", results)
-    for path in (calm / "report" / "tables").glob("*.csv"):
-        expected, actual = (
-            pd.read_csv(results / "report" / "tables" / path.name, dtype=str).drop(columns=MEASURED, errors="ignore")
-            for results in (calm, storm)
-        )
-        pd.testing.assert_frame_equal(actual, expected, obj=path.name)
 
 
 def metrics(results: Path) -> dict[str, bytes]:
@@ -159,13 +142,7 @@ class Chaos:
 def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: int, log: Callable[[str], Any]) -> Chaos:
     """Run a calm sweep and a disturbed one, compare them, and return what was done.
 
-    Args:
-        cluster: a whole and idle cluster.
-        folder: an empty folder that all its nodes see.
-        runs: of the sweep.
-        seconds: how long to disturb; less if all runs are finished before.
-        seed: of the disturbances.
-        log: takes a line of what happens.
+    It disturbs for so many seconds, or until all runs are finished; `log` takes a line of what happens.
     """
     grid, calm = grid_of(folder, runs), folder / "calm"
     local = ("--launch", "local", "--launch-set", "threads=1", "--launch-set", "devices=cpu")
@@ -185,7 +162,6 @@ def chaos(cluster: Cluster, folder: Path, *, runs: int, seconds: float, seed: in
     finally:
         storm.kill_follow()
     assert metrics(storm.results) == metrics(calm), "metrics differ"
-    assert_same_tables(calm, storm.results)
     return storm
 
 
@@ -212,7 +188,7 @@ def main() -> int:
         print(f"FAILED: {error}; see {folder}")
         return 1
     print(f"{storm.done.total()} strikes: {dict(storm.done)}; runs by number of attempts: {attempts(storm.results)}")
-    print("tables and metrics are those of the calm sweep, byte by byte")
+    print("metrics are those of the calm sweep, byte by byte")
     return 0
 
 

@@ -227,16 +227,14 @@ def test_a_rewritten_file_repeats_steps_of_an_attempt_that_was_cut_off(
     assert [row["step"] for row in source.rows()] == expected
 
 
-def test_a_file_that_shrinks_or_is_replaced_is_read_anew(make: Make, run: Path) -> None:
-    source, path = make("csv"), run / "a.csv"
-    path.write_text("step,loss\n1,3\n2,2\n")
-    assert len(source.rows()) == 2
-    path.write_text("step,loss\n1,9\n")
-    assert source.rows() == [{"step": 1, "loss": 9.0}]
-    other = run / "other.tmp"
-    other.write_text("step,loss\n1,8\n2,7\n3,6\n")
+def test_a_file_that_is_rewritten_or_replaced_is_read_anew(make: Make, run: Path) -> None:
+    source, path, other = make("csv"), run / "a.csv", run / "other.tmp"
+    for losses in ([3, 2], [9], [8, 7], [6, 5, *[4] * 500]):  # shorter, then longer
+        path.write_text("step,loss\n" + "".join(f"{step},{loss}\n" for step, loss in enumerate(losses)))
+        assert [row["loss"] for row in source.rows()] == losses
+    other.write_text(path.read_text().replace("\n300,4\n", "\n300,1\n"))  # as long, with the same beginning and end
     other.replace(path)
-    assert [row["loss"] for row in source.rows()] == [8.0, 7.0, 6.0]
+    assert source.rows()[0] == {"step": 300, "loss": 1.0}
 
 
 def test_files_come_in_the_order_of_their_numbers_and_may_appear_later(make: Make, run: Path) -> None:

@@ -89,6 +89,7 @@ def test_what_an_earlier_report_wrote_is_gone_and_nothing_else(two: Made, tmp_pa
     assert figures / "vit-digits-ntk-map.svg" in set(first) - left
 
 
+@pytest.mark.slow
 def test_only_figures_that_have_changed_are_drawn_again(
     two: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,15 +51,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPEC: dict[str, Any] = {
-    "model": {
-        "width": 8,
-        "depth": 1,
-        "heads": 2,
-        "patch_size": 4,
-        "image_size": 8,
-        "channels": 1,
-        "classes": 10,
-    },
+    "model": {"width": 8, "depth": 1, "heads": 2, "patch_size": 4, "image_size": 8, "channels": 1, "classes": 10},
     "task": {"kind": "digits"},
     "schedule": {"total_steps": 24, "warmup_steps": 4, "eval_every": 8},
     "batch_size": 32,
@@ -78,32 +70,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         definitions = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-        for name in MARKING:
-            if name in definitions:
-                if len(definitions[name]) > 1:
-                    raise pytest.UsageError(
-                        f"{item.path}: the fixture {name!r} hides the one that marks tests: rename it"
-                    )
-                item.add_marker(name)
-
-
-class ToldAtOnce:
-    """Prints failures as they come: a run of the tests that is stopped, or hangs, has named them."""
-
-    def __init__(self, terminal: pytest.TerminalReporter) -> None:
-        self.terminal = terminal
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.terminal.write_line(f"\nfailed: {report.nodeid}")
-            self.terminal.write_line(report.longreprtext)
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Print failures as they come; a process that runs tests for another has no terminal."""
-    if terminal := session.config.pluginmanager.get_plugin("terminalreporter"):
-        session.config.pluginmanager.register(ToldAtOnce(terminal))
+        for name in set(MARKING) & definitions.keys():
+            if len(definitions[name]) > 1:
+                raise pytest.UsageError(f"{item.path}: the fixture {name!r} hides the one that marks tests: rename it")
+            item.add_marker(name)
 
 
 @pytest.fixture
@@ -142,11 +112,9 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have reports of this process leave the files of figures empty: drawing takes most of a report's time."""
 
     def export_all(figures: Sequence[tuple[str, Path]]) -> None:
-        from ettsweep.report.figure_export import paths_of
-
         for _, stem in figures:
-            for path in paths_of(stem):
-                path.touch()
+            for suffix in ("svg", "pdf", "png"):
+                stem.with_name(f"{stem.name}.{suffix}").touch()
 
     monkeypatch.setattr("ettsweep.report.writer.export_all", export_all)
 

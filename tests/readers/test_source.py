@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,11 @@ def test_a_line_is_read_through_what_terminals_need(make: Make, output: Path, te
 ANY_STEP = r"step (?P<step>\S+) (?P<name>\w+) (?P<value>\S+)"
 
 
-@pytest.mark.parametrize("step", ["nan", "-1", "1e30", "x"])
-def test_a_line_without_a_possible_step_is_left_out_and_told(make: Make, output: Path, step: str) -> None:
-    append(output, f"step 00120 loss 3\nstep {step} loss 2\nstep 1,000.0 loss 1\n")
+def test_a_line_without_a_possible_step_is_left_out_and_told(make: Make, output: Path) -> None:
+    append(output, "step 00120 loss 3\nstep nan loss 2\nstep 1,000.0 loss 1\n")
     source = make(ANY_STEP)
     assert source.rows() == [{"step": 120, "loss": 3.0}, {"step": 1000, "loss": 1.0}]
-    problem = f"output: output: step {step} loss 2: the step '{step}' is not a whole number; left out"
-    assert source.notes() == [problem]
+    assert source.notes() == ["output: output: step nan loss 2: the step 'nan' is not a whole number; left out"]
 
 
 @pytest.mark.parametrize(
@@ -131,14 +130,8 @@ APART = [  # reader, output, name, what is wrong with it
     ("stdout", "step 5 loss: 3 | val: loss: 2\n", "loss", "two values at step 5, 3 and 2, in a line such as"),
     ("stdout", "[rank0]: step 5 loss=3\n[rank1]: step 5 loss=2\n", "loss", "two values at step 5, 3 and 2, in lines"),
     ("stdout", EPOCHS, "Loss", "2.9 and 1.9, of epochs 1 and 2, .* steps restart in each epoch; number the rows"),
-    (
-        "stdout",
-        "epoch 1, step 600, loss: 3\nEpoch 1: loss: 2\n",
-        "loss",
-        "epochs as steps in some lines, and other",
-    ),
+    ("stdout", "epoch 1, step 600, loss: 3\nEpoch 1: loss: 2\n", "loss", "epochs as steps in some lines, and other"),
     ("jsonl", '{"step": 5, "rank": 0, "loss": 3}\n{"step": 5, "rank": 1, "loss": 2}\n', "loss", "two values at step 5"),
-    ("csv", "step,loss,loss\n5,3,2\n", "loss", "two values at step 5, 3 and 2, in a line such as 'output: 5,3,2'"),
 ]
 
 
@@ -160,11 +153,10 @@ def test_values_that_stand_apart_are_an_error_of_their_metric_alone(
     ("text", "note"),
     [
         ("step 5 loss=3\nstep 5 loss=2\nstep 6 loss=2\nstep 6 loss=1\n", "3 and 2 at step 5 and 1 more"),
-        ("step 5 loss=3\nstep 6 loss=2\nresumed\nstep 5 loss=2.5\n", "3 and 2.5 at step 5"),
         ("Epoch 3: 1%| | 1/9, loss=3\rEpoch 3: 2%| | 2/9, loss=2\r", "3 and 2 at step 3"),
         ("step 5 loss=3 (loss 3.0)\nstep 5 loss=3\nstep 6 loss=nan\nstep 6 loss=nan\n", ""),
     ],
-    ids=["processes", "resumed", "progress bar", "the same"],
+    ids=["processes", "progress bar", "the same"],
 )
 def test_which_of_two_values_counts_is_told(make: Make, output: Path, text: str, note: str) -> None:
     append(output, text)
@@ -179,7 +171,6 @@ def test_which_of_two_values_counts_is_told(make: Make, output: Path, text: str,
         ("step 1,000 loss: 1,234.5", 1000, 1234.5),
         ("step 1: loss 2.5e-05.", 1, 2.5e-5),
         ("step 1 loss: 0,523", 1, None),
-        ("step 1 loss: 2.5x10^-3", 1, None),
         ("step 1 loss: 3/4", 1, None),
     ],
 )
@@ -200,10 +191,6 @@ def test_decimal_commas_are_read_between_semicolons_alone(make: Make, run: Path)
     source = make("csv")
     assert source.rows() == [{"step": 1, "loss": 0.5, "acc": 0.25}, {"step": 3, "loss": 0.125, "acc": 1.0}]
     assert "a.csv: 0,25 and 0.5: is the comma a decimal one?" in source.notes()[0]
-    (run / "a.csv").write_text('step,loss\n1,"1,234"\n2,0.5\n')
-    source = make("csv")
-    assert source.rows() == [{"step": 2, "loss": 0.5}]
-    assert "a.csv: left out 1,234: its comma may be" in source.notes()[0]
 
 
 def test_a_split_tells_them_apart(make: Make, output: Path, run: Path) -> None:
@@ -211,10 +198,8 @@ def test_a_split_tells_them_apart(make: Make, output: Path, run: Path) -> None:
     reader = {"kind": "regex", "patterns": LOOSE, "split": {"val": "^validate"}}
     assert make(reader).rows() == [{"step": 10, "loss": 3.5}, {"step": 10, "val_loss": 3.25}]
     (run / "a.csv").write_text("phase,step,loss\ntrain,1,3\nval,1,2\n")
-    assert make({"kind": "csv", "split": "phase"}).rows() == [
-        {"step": 1, "train_loss": 3.0},
-        {"step": 1, "val_loss": 2.0},
-    ]
+    rows = [{"step": 1, "train_loss": 3.0}, {"step": 1, "val_loss": 2.0}]
+    assert make({"kind": "csv", "split": "phase"}).rows() == rows
 
 
 # --- files that change ------------------------------------------------------------------------------------------------
@@ -228,7 +213,7 @@ def test_what_is_there_at_the_beginning_is_of_earlier_attempts(make: Make, outpu
     assert source.rows() == [{"step": 2, "loss": 2.0}]
 
 
-@pytest.mark.parametrize(("step", "expected"), [(None, []), (5, [7]), (0, [2, 5, 7])])
+@pytest.mark.parametrize(("step", "expected"), [(None, []), (5, [7])])
 def test_a_rewritten_file_repeats_steps_of_an_attempt_that_was_cut_off(
     make: Make, run: Path, step: int | None, expected: list[int]
 ) -> None:
@@ -242,23 +227,14 @@ def test_a_rewritten_file_repeats_steps_of_an_attempt_that_was_cut_off(
     assert [row["step"] for row in source.rows()] == expected
 
 
-def test_a_file_that_shrinks_or_is_replaced_is_read_anew(make: Make, run: Path) -> None:
-    source, path = make("csv"), run / "a.csv"
-    path.write_text("step,loss\n1,3\n2,2\n")
-    assert len(source.rows()) == 2
-    path.write_text("step,loss\n1,9\n")
-    assert source.rows() == [{"step": 1, "loss": 9.0}]
-    other = run / "other.tmp"
-    other.write_text("step,loss\n1,8\n2,7\n3,6\n")
+def test_a_file_that_is_rewritten_or_replaced_is_read_anew(make: Make, run: Path) -> None:
+    source, path, other = make("csv"), run / "a.csv", run / "other.tmp"
+    for losses in ([3, 2], [9], [8, 7], [6, 5, *[4] * 500]):  # shorter, then longer
+        path.write_text("step,loss\n" + "".join(f"{step},{loss}\n" for step, loss in enumerate(losses)))
+        assert [row["loss"] for row in source.rows()] == losses
+    other.write_text(path.read_text().replace("\n300,4\n", "\n300,1\n"))  # as long, with the same beginning and end
     other.replace(path)
-    assert [row["loss"] for row in source.rows()] == [8.0, 7.0, 6.0]
-
-
-def test_a_quotation_mark_that_is_never_closed_swallows_nothing(make: Make, run: Path) -> None:
-    rows = "".join(f"{n},1,\n" for n in range(2, 150))
-    (run / "a.csv").write_text(f'step,loss,note\n1,1,5" wide\n{rows}150,1,"\r\n"\n')
-    steps = [row["step"] for row in make("csv").rows(final=True)]
-    assert steps[:150] == list(range(1, 151))
+    assert source.rows()[0] == {"step": 300, "loss": 1.0}
 
 
 def test_files_come_in_the_order_of_their_numbers_and_may_appear_later(make: Make, run: Path) -> None:
@@ -291,7 +267,7 @@ def state(path: Path, *losses: float, second: int) -> None:
     os.utime(path, (second, second))
 
 
-@pytest.mark.parametrize("seconds", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
+@pytest.mark.parametrize("seconds", [(1, 2, 3), (3, 1, 2)])
 def test_the_state_with_the_most_steps_counts_whenever_it_was_copied(
     make: Make, run: Path, seconds: tuple[int, ...]
 ) -> None:
@@ -315,13 +291,6 @@ def test_links_out_of_the_folder_are_not_followed(make: Make, run: Path, tmp_pat
     (run / "real" / "c.csv").write_text("step,loss\n2,2\n")
     (run / "latest.csv").symlink_to("real/c.csv")  # inside: one file, by two names
     assert source.rows() == [{"step": 2, "loss": 2.0}]
-
-
-def test_a_pipe_is_not_waited_for(make: Make, run: Path, output: Path) -> None:
-    os.mkfifo(run / "a.csv")
-    os.mkfifo(output)
-    assert make("csv").rows() == []
-    assert make(PATTERN).rows() == []
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -348,9 +317,7 @@ def test_metrics_without_a_step_are_told(make: Make, run: Path) -> None:
     assert "no loss in 1 line of a.jsonl; seen: loss without a step (step, _step, " in source.seen("loss")
     assert make({"kind": "jsonl", "step": "counted"}).rows() == [{"step": 1, "loss": 2.0}]
     (run / "a.csv").write_text("round,loss\n1,2\n")
-    with pytest.raises(
-        MetricsError, match=r"a\.csv: no column step or .* among round, loss; set the column with `step: NAME`"
-    ):
+    with pytest.raises(MetricsError, match=r"no column step or .* among round, loss; set the column with `step: NAME`"):
         make("csv").rows()
     assert make({"kind": "csv", "step": "round"}).rows() == [{"step": 1, "loss": 2.0}]
 
@@ -359,8 +326,8 @@ def test_metrics_without_a_step_are_told(make: Make, run: Path) -> None:
 
 
 def test_a_look_ends_though_there_is_more_and_the_next_ones_read_the_rest(make: Make, output: Path) -> None:
-    steps = range(1, 15_001)
-    output.write_text("".join(f"step {step}: val loss 3.5\n" for step in steps))
+    steps = range(1, 3001)
+    output.write_text("".join(f"step {step}: {'.' * 200} val loss 3.5\n" for step in steps))
     source, looks = make(PATTERN), list[list[int]]()
     while not looks or source.is_behind:
         looks.append([row["step"] for row in source.rows(limit_s=0)])
@@ -369,26 +336,9 @@ def test_a_look_ends_though_there_is_more_and_the_next_ones_read_the_rest(make: 
     assert [step for look in looks for step in look] == [*steps]
 
 
-EVIL = r"(a+)+$"
-TEXT = "a" * 40 + "!\n"
-
-
-@pytest.mark.parametrize(
-    ("reader", "pattern"),
-    [
-        (rf"step (?P<step>\d+)|{EVIL}|(?P<loss>b)", None),
-        ({"kind": "csv", "files": "output", "split": {"val": EVIL}}, EVIL),
-        ({"kind": "jsonl", "files": "*.log", "step_in_path": EVIL.replace("$", "c")}, EVIL.replace("$", "c")),
-    ],
-    ids=["pattern", "split", "step_in_path"],
-)
-def test_a_pattern_that_takes_too_long_is_named(
-    make: Make, output: Path, run: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, pattern: str | None
-) -> None:
+def test_a_pattern_that_takes_too_long_is_named(make: Make, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ettsweep.patterns.time_limit.__wrapped__.__defaults__", (0.1,))
-    csv = isinstance(reader, dict) and reader["kind"] == "csv"
-    output.write_text(f"step,{TEXT}1,{TEXT}" if csv else TEXT)
-    (run / ("a" * 40 + ".log")).write_text("{}\n")
-    with pytest.raises(MetricsError) as raised:
-        make(reader).rows()
-    assert str(raised.value).startswith(f"pattern {pattern or reader!r} has taken 0.1 s for a piece of text")
+    output.write_text("a" * 40 + "!\n")
+    pattern = r"step (?P<step>\d+)|(a+)+$|(?P<loss>b)"
+    with pytest.raises(MetricsError, match=re.escape(f"pattern {pattern!r} has taken 0.1 s for a piece of text")):
+        make(pattern).rows()

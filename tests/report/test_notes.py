@@ -25,11 +25,10 @@ def test_each_strategy_has_its_own_next_step(sample: Made) -> None:
     steps_result = steps(sample)
     centre = digits_spec(None).with_point(Point.of(lr=2.0**-6, wd=0.5), 0)
     assert steps_result["standard"].command == f"ettsweep show {centre.run_id}", "it has fresh seeds"
-    assert steps_result["ntk"].command == "ettsweep verify-optimum --sweep w --strategy ntk --follow", (
-        "a run is missing"
-    )
+    verify = "ettsweep verify-optimum --sweep w --strategy {} --follow"
+    assert steps_result["ntk"].command == verify.format("ntk"), "a run is missing"
     assert steps_result["hybrid"].command == "ettsweep seeds --sweep w --strategy hybrid --follow"
-    assert steps_result["mup"].command == "ettsweep verify-optimum --sweep w --strategy mup --follow"
+    assert steps_result["mup"].command == verify.format("mup")
 
 
 def test_runs_to_come_are_watched(sample: Made) -> None:
@@ -47,9 +46,7 @@ def test_an_open_verdict_says_how_many_runs_it_takes(noisy: Made) -> None:
 
     verify = "ettsweep verify-optimum --sweep w --follow"
     forecast = {"runs": 24, "runs_range": [10, 60]}
-    for code in ("beyond_margin", "edge_above"):
-        assert step(code, **forecast) == NextStep("about 24 more runs decide it, likely 10 to 60", verify)
-    assert step("too_few_seeds", runs=2) == NextStep("2 runs are missing", verify)
+    assert step("beyond_margin", **forecast) == NextStep("about 24 more runs decide it, likely 10 to 60", verify)
     assert step("too_few_seeds", runs=1) == NextStep("1 run is missing", verify)
     assert step("beyond_margin", runs=None) == NextStep("train the runs that narrow the bound, seed by seed", verify)
     assert step("edge_above", runs=None) == NextStep("use the lr one step below: no more seeds are planned")
@@ -64,13 +61,9 @@ def test_families_that_have_had_their_extra_runs_need_a_stated_budget(
     bound = noisy.verdict("standard").bound
     assert isinstance(bound, Bound)
     families = judged_families(noisy.runs, noisy.verdicts)
-    extra_runs = {
-        f.verdict.strategy: sum(not f.verdict.study.requests(run.point, run.spec.seed) for run in f.runs)
-        for f in families
-    }
-    assert extra_runs["standard"] >= 14, "racing gave seven points two seeds more"
-    total = sum(extra_runs.values())
-    assert extra_runs["standard"] > total / len(families), "one has had more than its share"
+    extra_runs = [sum(not f.verdict.study.requests(run.point, run.spec.seed) for run in f.runs) for f in families]
+    total = sum(extra_runs)
+    assert max(extra_runs) > total / len(families), "racing has given one of them more than its share"
     for limit, runs in ((total // len(families) + 1, None), (total // len(families), 100 * 2 * len(families))):
         monkeypatch.setattr("ettsweep.report.notes.EXTRA_RUNS", limit)
         steps_result = steps(noisy, verdict="unresolved", bound=replace(bound, further_runs=RunsNeeded(100, 50, 300)))
@@ -78,12 +71,6 @@ def test_families_that_have_had_their_extra_runs_need_a_stated_budget(
         assert steps_result["standard"].command == f"ettsweep verify-optimum --sweep w --follow{options}"
 
 
-@pytest.mark.parametrize(
-    ("verdict", "command"),
-    [
-        ("tie", "ettsweep verify-optimum --sweep w --rule bound --follow"),
-        ("unsearched", ""),
-    ],
-)
-def test_other_verdicts(sample: Made, verdict: str, command: str) -> None:
-    assert {step.command for step in steps(sample, verdict=verdict, blocked_run_ids=()).values()} == {command}
+def test_a_tie_is_resolved_by_a_bound(sample: Made) -> None:
+    commands = {step.command for step in steps(sample, verdict="tie", blocked_run_ids=()).values()}
+    assert commands == {"ettsweep verify-optimum --sweep w --rule bound --follow"}

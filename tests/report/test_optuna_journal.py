@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import optuna
 import pytest
@@ -45,10 +44,6 @@ def bases(results: Path, tmp_path: Path) -> dict[str, RunSpec]:
     return {study.strategy: study.base for study in sweep_spec.studies()}
 
 
-def write(results: Path, path: Path) -> str:
-    return write_journal(path, load_sweep_store(results).studies, load_run_index(results))
-
-
 def opened(path: Path, name: str = "w8 standard") -> optuna.Study:
     return optuna.load_study(study_name=name, storage=JournalStorage(JournalFileBackend(str(path))))
 
@@ -64,7 +59,8 @@ def test_a_trial_is_a_point_with_the_mean_of_its_seeds(
     finish(results, base.with_point(Point.of(lr=0.0625, wd=0.25), 0), 7.0)  # not suggested, and beyond what was
     finish(results, base.with_point(Point.of(lr=0.25, wd=0.25), 7), 100.0)  # a seed that counts for no verdict
     finish(results, bases["mup"].with_point(Point.of(lr=1.0, wd=0.5), 0), 1.5)
-    assert write(results, path) == f"wrote {path}: 6 trials of 2 studies, for optuna-dashboard"
+    told = write_journal(path, load_sweep_store(results).studies, load_run_index(results))
+    assert told == f"wrote {path}: 6 trials of 2 studies, for optuna-dashboard"
     study = opened(path)
     assert (study.direction.name, study.metric_names) == ("MINIMIZE", ["best_loss"])
     assert [(t.params["lr"], t.params["wd"]) for t in study.trials] == [*SUGGESTED, (0.0625, 0.25)]
@@ -83,7 +79,6 @@ def test_a_trial_is_a_point_with_the_mean_of_its_seeds(
 
 def test_accuracies_are_maximized(results: Path, tmp_path: Path) -> None:
     model = {"width": 8, "depth": 1, "heads": 2, "patch_size": 8, "image_size": 32, "channels": 3, "classes": 10}
-    changes: dict[str, Any] = {"model": model, "task": "cifar10"}
-    keep(results, load_sweep_spec(write_grid(tmp_path / "w8.yaml", **changes)))
-    write(results, tmp_path / "w8.journal")
+    keep(results, load_sweep_spec(write_grid(tmp_path / "w8.yaml", model=model, task="cifar10")))
+    write_journal(tmp_path / "w8.journal", load_sweep_store(results).studies, load_run_index(results))
     assert opened(tmp_path / "w8.journal").direction.name == "MAXIMIZE"

@@ -9,7 +9,6 @@ from ettsweep.files import Json
 from ettsweep.report.run_histories import RunHistories, RunHistory, rows_per_run, seeds_per_point
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, load_run_index
-from ettsweep.runs.spec import RunSpec
 from ettsweep.trainer.specs import ScheduleSpec
 
 STEPS = 100
@@ -26,9 +25,9 @@ def lines_of(steps: int = STEPS, first: int = 1) -> list[Json]:
     return lines
 
 
-def recorded(results: Path, lines: list[Json], spec: RunSpec | None = None, **result: Any) -> Run:
+def recorded(results: Path, lines: list[Json], **result: Any) -> Run:
     """Return a finished run that recorded some lines."""
-    folder = RunDir.create(results, spec or SPEC)
+    folder = RunDir.create(results, SPEC)
     assert folder.finish({"status": "done", "score": 0.1, "steps": STEPS} | result, lines)
     (run,) = load_run_index(results).runs.values()
     return run
@@ -45,13 +44,12 @@ def history_of(run: Run, rows: int = 1000) -> RunHistory:
 
 def test_steps_are_thinned_to_means_that_end_at_the_last_one(results: Path) -> None:
     """Of 100 rows, 12 are left room for: means of nine, the last of one."""
-    history_of_result = history_of(recorded(results, lines_of()), rows=12)
-    assert len(history_of_result.training) == 12
-    assert history_of_result.training[0] == (9, sum(range(1, 10)) / 9, sum(k * k for k in range(1, 10)) / 9)
-    assert history_of_result.training[1][:2] == (18, sum(range(10, 19)) / 9)
-    assert history_of_result.training[-1] == (100, 100.0, 10000.0)
-    assert [row[0] for row in history_of_result.evaluations] == [20, 40, 60, 80, 100], "every fourth: six at most"
-    assert history_of_result.evaluations[0] == (20, 980.0, 0.02)
+    history = history_of(recorded(results, lines_of()), rows=12)
+    assert len(history.training) == 12
+    assert history.training[0] == (9, sum(range(1, 10)) / 9, sum(k * k for k in range(1, 10)) / 9)
+    assert history.training[-1] == (100, 100.0, 10000.0)
+    assert [row[0] for row in history.evaluations] == [20, 40, 60, 80, 100], "every fourth: six at most"
+    assert history.evaluations[0] == (20, 980.0, 0.02)
 
 
 def test_of_many_runs_fewer_rows_and_of_very_many_fewer_seeds_are_kept() -> None:
@@ -92,35 +90,17 @@ def test_where_a_run_diverged_is_told_with_its_last_finite_loss(results: Path) -
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_damaged_histories_are_remembered_with_what_to_do(results: Path) -> None:
-    run, remaining = recorded(results, lines_of()), RunHistories(10)
-    run.dir.metrics_path.write_text('{"step": 1, "loss": 9.0}\n')
-    assert remaining.get(run) is remaining.get(run) is None
-    assert list(remaining.corrupt) == [run.id]
-    assert f"`ettsweep retry {run.id}`" in remaining.corrupt[run.id]
-
-
-def unfinished(results: Path) -> tuple[RunDir, Run]:
-    """Return a run whose first attempt died at step 30, with a checkpoint of step 20, and the second at step 25."""
-    folder = RunDir.create(results, SPEC)
-    first = folder.claim({}, after=0)
-    assert first
-    first.append(first.metrics_path, lines_of(30))
-    second = folder.claim({}, after=1)
-    assert second
-    second.record_resume(1, 20)
-    second.append(second.metrics_path, lines_of(25, first=21))
-    (run,) = load_run_index(results).runs.values()
-    return folder, run
-
-
 def test_a_run_that_goes_on_has_what_all_its_attempts_recorded(results: Path) -> None:
-    folder, run = unfinished(results)
-    attempt = folder.latest_attempt()
-    assert attempt
+    """Its first attempt died at step 30, with a checkpoint of step 20, and the second writes a line at step 26."""
+    folder = RunDir.create(results, SPEC)
+    for number, lines in enumerate((lines_of(30), lines_of(25, first=21))):
+        attempt = folder.claim({}, after=number)
+        assert attempt
+        attempt.append(attempt.metrics_path, lines)
+    attempt.record_resume(1, 20)
     with attempt.metrics_path.open("a") as file:
         file.write('{"loss": 1.0}\n{"step": 26, "lo')  # what has no step, and a line that breaks off
-    history_of_result = history_of(run)
-    assert [step for step, _, _ in history_of_result.training] == list(range(1, 26))
-    assert [step for step, _, _ in history_of_result.evaluations] == [5, 10, 15, 20, 25]
-    assert history_of_result.spikes == ()
+    (run,) = load_run_index(results).runs.values()
+    history = history_of(run)
+    assert [step for step, _, _ in history.training] == list(range(1, 26))
+    assert [step for step, _, _ in history.evaluations] == [5, 10, 15, 20, 25]

@@ -4,10 +4,9 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from support.made_sweep import Made
-from support.scene import Mark, Scene, scene
+from support.scene import scene
 
 from ettsweep.files import Json
 from ettsweep.report.families import JudgedFamily, judged_families
@@ -22,11 +21,6 @@ LR, WD = 1 / 3, -0.2
 """Where the bowls are lowest, in steps from the candidate."""
 
 
-def bowl(i: pd.Series) -> pd.Series:
-    """Return the loss without its noise along lr."""
-    return 0.1 * (1 + 0.06 * ((i - LR) ** 2 - (i - LR) * WD + WD**2))
-
-
 def judged_with(sample: Made, strategy: str, **criterion: object) -> JudgedFamily:
     study = sample.verdict(strategy).study
     if criterion:
@@ -39,20 +33,11 @@ def spec(family: JudgedFamily) -> Json:
     return lattice(points_frame([family]), fitted_curve_frame([family]), optimum_frame([family]))
 
 
-@pytest.fixture(scope="module")
-def standard(noisy: Made) -> JudgedFamily:
-    return judged_with(noisy, "standard")
-
-
-def cross(result: Scene) -> Mark:
-    (mark,) = result.of("symbol", stroke=INK, size=70)
-    return mark
-
-
 # --- frames -------------------------------------------------------------------------------------------------------
 
 
-def test_the_optimum_is_where_it_is_within_its_error(standard: JudgedFamily) -> None:
+def test_the_optimum_is_where_it_is_within_its_error(noisy: Made) -> None:
+    standard = judged_with(noisy, "standard")
     (best,) = optimum_frame([standard]).itertuples()
     assert best.score == pytest.approx(0.1, rel=0.01)
     told = re.fullmatch(r"lr 2\^\((.*) ± (.*)\), wd 2\^\((.*) ± (.*)\)", optimum_text(standard.verdict))
@@ -78,15 +63,16 @@ def test_one_free_axis_has_a_curve_with_a_band(noisy: Made) -> None:
     drawing = scene(spec(judged_with(noisy, "hybrid")))
     (curve,) = drawing.of("line")
     x, y = np.array(drawing.at(curve)).T
-    true = bowl(pd.Series(x + 6)).to_numpy()
+    i = x + 6 - LR
+    true = 0.1 * (1 + 0.06 * (i**2 - i * WD + WD**2))
     assert (x[0], x[-1]) == (pytest.approx(-8, abs=0.01), pytest.approx(-4, abs=0.01)), "it ends where the points do"
     np.testing.assert_allclose(y, true, rtol=0.03)
     (band,) = drawing.of("area")
     low, high = np.array(drawing.at(band))[:, 1], np.array(drawing.at(band, y="y2"))[:, 1]
-    assert (low < y).all()
-    assert (y < high).all()
+    assert ((low < y) & (y < high)).all()
     assert (high - low).max() < 0.01
     (rule,) = drawing.of("rule", stroke=INK)
     left, right = drawing.at(rule)[0][0], drawing.at(rule, x="x2")[0][0]
-    assert left < drawing.at(cross(drawing))[0][0] < right < left + 1
+    (cross,) = drawing.of("symbol", stroke=INK, size=70)
+    assert left < drawing.at(cross)[0][0] < right < left + 1
     assert abs((left + right) / 2 - (-6 + LR)) < 3 * (right - left) / 2

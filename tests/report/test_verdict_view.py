@@ -18,33 +18,25 @@ from ettsweep.study.verdict import Bound, ScoredPoint, Verdict
 HERE = Point.of(lr=2.0**-6, wd=0.5)
 
 
-def verdict(message: str, value: float | None, rule: str = "bound", accuracy: bool = False) -> Verdict:
-    search_result = search(imagenet_spec(None) if accuracy else digits_spec(None))
-    search_result = replace(search_result, criterion=Criterion(rule=rule))
-    margin = search_result.criterion.margin_for(search_result.metric)
-    bound = Bound(value, 0.95, margin, 0.6, (), NoiseEstimate(0.01, 9, "measured"), None, (), HERE, None, "optimal")
-    return Verdict(
-        search_result,
-        message,
-        Reason("single_point"),
-        ScoredPoint(HERE, 0.3, State.DONE),
-        bound=None if rule == "paper" else bound,
-    )
+def verdict(
+    word: str, value: float | None, rule: str = "bound", accuracy: bool = False, score: float | None = 0.3
+) -> Verdict:
+    study = replace(search(imagenet_spec(None) if accuracy else digits_spec(None)), criterion=Criterion(rule=rule))
+    margin, noise = study.criterion.margin_for(study.metric), NoiseEstimate(0.01, 9, "measured")
+    bound = Bound(value, 0.95, margin, 0.6, (), noise, None, (), HERE, None, "optimal") if rule == "bound" else None
+    candidate = ScoredPoint(HERE, score, State.DIVERGED if score is None else State.DONE)
+    return Verdict(study, word, Reason("single_point"), candidate, bound=bound)
 
 
 @pytest.mark.parametrize(
     ("supplied", "message"),
     [
         (verdict("optimal", 0.018), "optimal within 1.8% (95%)"),
-        (verdict("optimal", 0.0015, accuracy=True), "optimal within 0.15 points (95%)"),
         (verdict("optimal", 0.0), "optimal: no neighbour is better (95%)"),
         (verdict("unresolved", 0.02003), "unresolved: within 2.1% (95%), margin 2%"),
         (verdict("unresolved", 0.031, accuracy=True), "unresolved: within 3.1 points (95%), margin 0.2 points"),
         (verdict("unresolved", None), "unresolved: noise unknown"),
-        (
-            replace(verdict("unresolved", None), candidate=ScoredPoint(HERE, None, State.DIVERGED)),
-            "unresolved: all diverged",
-        ),
+        (verdict("unresolved", None, score=None), "unresolved: all diverged"),
         (verdict("optimal", None, rule="paper"), "optimal by the paper's comparison of means"),
     ],
 )
@@ -58,12 +50,8 @@ def beside_an_edge(sample: Made) -> Verdict:
     study = sample.verdict("standard").study
     runs = [run for run in sample.runs if run.family == study.family]
     lost = next(run for run in runs if run.state is State.DIVERGED)
-    diverged = [
-        changed(run, status=lost.status, result=lost.result)
-        if run.spec.seed == 2 and run.point["lr"] > HERE["lr"]
-        else run
-        for run in runs
-    ]
+    unstable = {run.id for run in runs if run.spec.seed == 2 and run.point["lr"] > HERE["lr"]}
+    diverged = [changed(run, status=lost.status, result=lost.result) if run.id in unstable else run for run in runs]
     return evaluate(study, diverged).verdict()
 
 

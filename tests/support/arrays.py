@@ -22,7 +22,6 @@ PROFILE: dict[str, Any] = {
 }
 """Jobs of one CPU."""
 
-
 LATER = {"begin": "now+1hour"}
 """Options of sbatch that have jobs wait until `Cluster.begin`."""
 
@@ -93,16 +92,13 @@ def wait_for_state(results: Path, *states: str) -> dict[str, dict[str, Any]]:
 
 def workers(results: Path, node: str = "") -> list[int]:
     """Return the processes, as this machine numbers them, that train runs of a results folder on a node."""
-    collected = []
+    collected, on_node = [], f"SLURMD_NODENAME={node}\0".encode()
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            command = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            if "ettsweep.worker" not in command or Path(command[0]).name.startswith(("srun", "slurm")):
-                continue
-            encode_result = f"SLURMD_NODENAME={node}\0".encode()
-            if any(str(results) in section for section in command) and (
-                not node or encode_result in (path / "environ").read_bytes()
-            ):
+            program, *words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            is_worker = "ettsweep.worker" in words and not Path(program).name.startswith(("srun", "slurm"))
+            is_there = not node or on_node in (path / "environ").read_bytes()
+            if is_worker and is_there and any(str(results) in word for word in words):
                 collected.append(int(path.name))
     return collected
 

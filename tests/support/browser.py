@@ -54,24 +54,15 @@ def chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(
-    browser: Any, path: Path, *, width: int = 1280, scheme: str = "light", script: bool = True
-) -> Iterator[Opened]:
+def opened(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light") -> Iterator[Opened]:
     """Open a page from its file, ready; at the end it must have logged no problem, and asked for nothing but itself."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script
-    )
-    try:
+    with browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme) as context:
         output = Opened(context.new_page())
         output.page.on("console", lambda message: output.said.append(f"{message.type}: {message.text}"))
         output.page.on("pageerror", lambda error: output.said.append(f"error: {error}"))
         output.page.on("request", lambda request: output.asked.append(request.url))
         output.page.goto(path.as_uri())
-        if script:
-            output.ready()
+        output.ready()
         yield output
-        assert not output.said, output.said
-        others = [url for url in output.asked if url != path.as_uri()]
-        assert not others, others
-    finally:
-        context.close()
+        assert not output.said
+        assert {*output.asked} == {path.as_uri()}

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,7 +27,6 @@ from ettsweep.launch import slurm_api
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
 from ettsweep.launch.submissions import read_submission, submission_folders
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import LocalLiveness
@@ -56,10 +55,8 @@ GRID: dict[str, Any] = {
 
 By the paper's rule one seed decides; a test that is about bounds states another criterion, and has more seeds."""
 
-
 LONG = {"batch_size": 32, "schedule": {"total_steps": 600, "warmup_steps": 4, "eval_every": 200}}
 """A recipe of some seconds of training: time to do something to it."""
-
 
 FAKE: dict[str, Any] = {"trainable": "fake", "width": 8, "last_step": 24, "every": 8, "best_lr": 0.25, "best_wd": 0.25}
 """The fake trainable, with its optimum at the centre of the small grid."""
@@ -161,11 +158,11 @@ def ettsweep(
 
     What would be a traceback is raised. Any exit code will do where None is expected.
     """
-    out, err, ended_with = io.StringIO(), io.StringIO(), 0
+    out, err, command, ended_with = io.StringIO(), io.StringIO(), ["ettsweep", *map(str, arguments)], 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.chdir(cwd or "."))
         stack.enter_context(mock.patch.dict(os.environ, env or {}, clear=env is not None))
-        stack.enter_context(mock.patch.object(sys, "argv", ["ettsweep", *map(str, arguments)]))
+        stack.enter_context(mock.patch.object(sys, "argv", command))
         stack.enter_context(mock.patch.object(sys, "stdin", stdin or io.StringIO()))
         stack.enter_context(mock.patch.object(os, "dup2", _not_here))  # it would take the output of the tests along
         stack.enter_context(left_as_before())
@@ -175,13 +172,9 @@ def ettsweep(
             cli.main()
         except SystemExit as end:
             ended_with = int(end.code or 0)
-    completed_process = subprocess.CompletedProcess(
-        ["ettsweep", *map(str, arguments)], ended_with, out.getvalue(), err.getvalue()
-    )
-    assert code in (None, ended_with), (
-        f"exit code {ended_with}, not {code}:\n{completed_process.stdout}\n{completed_process.stderr}"
-    )
-    return completed_process
+    said = f"exit code {ended_with}, not {code}:\n{out.getvalue()}\n{err.getvalue()}"
+    assert code in (None, ended_with), said
+    return subprocess.CompletedProcess(command, ended_with, out.getvalue(), err.getvalue())
 
 
 def _not_here(source: int, target: int) -> None:
@@ -255,22 +248,14 @@ def alive(pid: int) -> bool:
 
 def end_workers(results: Path) -> None:
     """Kill the workers that a test left behind, also those that have not spoken yet."""
-    pids: Iterable[int] = worker_pids(results)
+    pids = worker_pids(results)
     for folder in submission_folders(results):
         with contextlib.suppress(CorruptError):
-            pids = [*pids, *(worker.pid for worker in read_submission(folder).workers() if worker)]
+            pids += [worker.pid for worker in read_submission(folder).workers() if worker]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             if alive(pid) and "ettsweep.worker" in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGKILL)
-
-
-def train_here(run: RunDir, attempt: Attempt) -> None:
-    """Train a run as a worker does, until it ends or is to stop."""
-    slot, profile = Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu")
-    work = WorkList([run], slot, profile, {}, StopSource(), LocalLiveness(), {})
-    with contextlib.closing(Programs()) as programs:
-        train_together([(run, attempt)], work, programs)
 
 
 @functools.cache
@@ -284,25 +269,25 @@ def undisturbed(spec: RunSpec) -> RunDir:
     run = RunDir.create(Path(_undisturbed_runs().name), spec)
     attempt = run.claim({}, after=0)
     assert attempt is not None
-    with mock.patch.dict(os.environ, FAKE_TAKES_NO_TIME="1"):
-        train_here(run, attempt)
+    slot, profile = Slot("cpu-0", "cpu", None, 1), LocalProfile(devices="cpu")
+    work = WorkList([run], slot, profile, {}, StopSource(), LocalLiveness(), {})
+    no_time = mock.patch.dict(os.environ, FAKE_TAKES_NO_TIME="1")
+    with no_time, contextlib.closing(Programs()) as programs:
+        train_together([(run, attempt)], work, programs)
     return run
 
 
 def assert_as_if_undisturbed(run: RunDir, train: Callable[[RunSpec], RunDir] = undisturbed) -> None:
     """Compare metrics, byte by byte, and final weights, if any, with those of a run that nothing happened to."""
-    expected = train(run.spec())
-    assert run.metrics_path.read_bytes() == expected.metrics_path.read_bytes()
-    result, reference = run.result(), expected.result()
-    assert result is not None
-    assert reference is not None
-    assert result.get("weights_sha256") == reference.get("weights_sha256")
-    assert result["score"] == reference["score"]
+    reference = train(run.spec())
+    assert run.metrics_path.read_bytes() == reference.metrics_path.read_bytes()
+    result, expected = run.result() or {}, reference.result() or {}
+    assert result["score"] == expected["score"]
+    assert result.get("weights_sha256") == expected.get("weights_sha256")
 
 
 def assert_close_to_undisturbed(run: RunDir, train: Callable[[RunSpec], RunDir] = undisturbed) -> None:
     """Compare all metrics with those of a run that nothing happened to, within rounding: for runs of ensembles."""
-    expected = train(run.spec()).history()
-    assert [line.keys() for line in run.history()] == [line.keys() for line in expected]
-    for line, reference in zip(run.history(), expected, strict=True):
-        assert all(math.isclose(value, reference[name], rel_tol=1e-3) for name, value in line.items()), line
+    for line, expected in zip(run.history(), train(run.spec()).history(), strict=True):
+        assert line.keys() == expected.keys()
+        assert all(math.isclose(value, expected[name], rel_tol=1e-3) for name, value in line.items()), line

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,11 +25,7 @@ class Cluster:
     def __init__(self, folder: Path, broken: bool = True) -> None:
         self.folder = folder
         self.conf = folder / "etc" / "slurm.conf"
-        self.nodes = [
-            line.split()[0].removeprefix("NodeName=")
-            for line in self.conf.read_text().splitlines()
-            if line.startswith("NodeName=")
-        ]
+        self.nodes = re.findall(r"^NodeName=(\S+)", self.conf.read_text(), re.MULTILINE)
         self._mounted: list[Path] = []
         self._broken = broken  # as far as is known
 
@@ -36,32 +33,22 @@ class Cluster:
 
     def run(self, *command: object, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run a command on this cluster, whatever cluster the environment names."""
-        completed = subprocess.run(
-            [str(section) for section in command],
-            env=os.environ | {"SLURM_CONF": str(self.conf)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        assert not check or completed.returncode == 0, (
-            f"{command}: exit code {completed.returncode}\n{completed.stdout}{completed.stderr}"
-        )
-        return completed
+        words, env = [str(section) for section in command], os.environ | {"SLURM_CONF": str(self.conf)}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done
 
     def sbatch(self, script: str, *options: object) -> str:
         """Submit a script of the shell that writes to nowhere, unless the options say where; return the job's id."""
-        return self.run(
-            "sbatch", "--parsable", "--output=/dev/null", "--chdir=/", *options, "--wrap", script
-        ).stdout.strip()
+        command = ("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", *options, "--wrap", script)
+        return self.run(*command).stdout.strip()
 
     def squeue(self, *options: object) -> list[dict[str, str]]:
         """Return all jobs that the controller remembers, one per task of an array: id, state, reason, restarts, node."""
         fields = {"id": "JobArrayID", "name": "Name", "state": "State", "reason": "Reason", "restarts": "RestartCnt"}
-        return self._table(
-            ["squeue", "--noheader", "--states=all", "--array", *options, "--Format"],
-            fields | {"partition": "Partition", "nodes": "NodeList"},
-            suffix=":|",
-        )
+        fields |= {"partition": "Partition", "nodes": "NodeList"}
+        command = ["squeue", "--noheader", "--states=all", "--array", *options, "--Format"]
+        return self._table(command, fields, suffix=":|")
 
     def sacct(self, *options: object) -> list[dict[str, str]]:
         """Return what accounting knows of jobs, newest record each; with `--duplicates` all, oldest first."""
@@ -74,15 +61,13 @@ class Cluster:
 
     def state(self, job: str) -> str:
         """Return the state of one job, or task of an array, such as RUNNING."""
-        return self._one(job)["state"]
+        (row,) = self.squeue("--jobs", job)
+        return row["state"]
 
     def node_of(self, job: str) -> str:
         """Return the node that a running job is on."""
-        return self._one(job)["nodes"]
-
-    def _one(self, job: str) -> dict[str, str]:
         (row,) = self.squeue("--jobs", job)
-        return row
+        return row["nodes"]
 
     def wait_state(self, job: str, *states: str) -> None:
         """Wait until a job is in one of some states."""
@@ -91,13 +76,10 @@ class Cluster:
     def picture(self) -> str:
         """Say what the cluster looks like, for a message: nodes, jobs and why they wait, the controller's last words."""
         fields = "JobArrayID:14,State:11,Reason:24,Priority:12,RestartCnt:9,EligibleTime:21,StartTime:21,NodeList"
-        commands: list[list[str]] = [
-            ["date", "+%FT%T"],
-            ["sinfo", "--Node", "--long", "--partition=main"],
-            ["squeue", "--array", "--states=all", f"--Format={fields}"],
-            ["tail", "--lines=40", str(self.folder / "log" / "slurmctld.log")],
-        ]
-        return "\n".join(self.run(*command, check=False).stdout for command in commands)
+        nodes = ("sinfo", "--Node", "--long", "--partition=main")
+        jobs = ("squeue", "--array", "--states=all", f"--Format={fields}")
+        log = ("tail", "--lines=40", self.folder / "log" / "slurmctld.log")
+        return "\n".join(self.run(*command, check=False).stdout for command in (("date",), nodes, jobs, log))
 
     # ---------- faults
 
@@ -149,8 +131,10 @@ class Cluster:
 
     def heal(self) -> None:
         """Bring everything back: daemons run, nodes are idle, no job is left, no disk is mounted."""
-        if not self._broken:
-            self._broken = not self._idle_soon()
+        give_up_s = time.monotonic() + 30
+        while not self._broken and not self._idle():  # where nothing was broken, cancelled jobs soon end
+            self._broken = time.monotonic() > give_up_s
+            time.sleep(0.1)
         if self._broken:
             for daemon in DAEMONS:
                 self.ctl("thaw", daemon)
@@ -168,13 +152,6 @@ class Cluster:
     def up(self) -> None:
         """Complete the cluster, with the knobs that the environment has."""
         self._script("up.sh", self.folder)
-
-    def _idle_soon(self) -> bool:
-        """Say whether all jobs end that are cancelled: where nothing was broken, they do."""
-        give_up_s = time.monotonic() + 30
-        while not (idle := self._idle()) and time.monotonic() < give_up_s:
-            time.sleep(0.1)
-        return idle
 
     def _idle(self) -> bool:
         """Cancel jobs, take broken nodes back, and say whether none of that was needed and both daemons answer."""

@@ -6,7 +6,6 @@ H heads, C channels per head, K outputs, R = P K rows, X numbers that a weight r
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -140,36 +139,8 @@ def _call(model: _Logits, values: dict[str, Tensor], inputs: Inputs) -> Tensor:
     return logits
 
 
-class _Probes(TorchFunctionMode):
-    """Adds a probe to what comes out of each weight, and keeps what goes in.
-
-    Args:
-        weights: by name.
-        probes: by the same names; where they are missing, shapes alone are kept.
-    """
-
-    def __init__(self, weights: dict[str, Tensor], probes: dict[str, Tensor] | None = None) -> None:
-        super().__init__()
-        self.weights, self.probes = weights, probes
-        self.read: dict[str, Tensor] = {}
-        self.shapes: dict[str, torch.Size] = {}
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is F.linear:
-            for name in (name for name, weight in self.weights.items() if weight is args[1]):
-                self.read[name], self.shapes[name] = args[0], result.shape
-                result = result + self.probes[name] if self.probes else result
-        return result
-
-
 def tangent_kernels(ensemble: Ensemble, inputs: Inputs, outputs: list[int]) -> dict[Group, Array]:
     """Return the sum over each group's parameters of df_i/dtheta df_j/dtheta, by automatic differentiation.
-
-    The gradient of a weight W of y = W x is the sum over positions of dy x^T: gradients of y alone need a hundredth of
-    the memory.
 
     Args:
         ensemble: the networks.
@@ -180,23 +151,15 @@ def tangent_kernels(ensemble: Ensemble, inputs: Inputs, outputs: list[int]) -> d
         (N, K, K, P, P) of each of the model's groups; P = B of a Vision Transformer.
     """
     model, parameters, K = _Logits(ensemble), parameter_shapes(ensemble.spec), len(outputs)
-    by_probes = _outputs_of_weights(model, ensemble, inputs)
 
     def one(values: dict[str, Tensor]) -> dict[Group, Tensor]:
-        def flat(direct: dict[str, Tensor], probes: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            with _Probes({name: values[name] for name in probes}, probes) as Probes_result:
-                logits = _call(model, values | direct, inputs)
-            return logits[..., outputs].reshape(-1), Probes_result.read
-
-        direct = {name: value for name, value in values.items() if name not in by_probes}
-        probes = {name: torch.zeros(shape) for name, shape in by_probes.items()}
-        (of_direct, of_probes), read = jacrev(flat, argnums=(0, 1), has_aux=True)(direct, probes)
-        grams = {name: partial(_gram, slope) for name, slope in of_direct.items()}
-        grams |= {name: partial(_gram_of_weight, slope, read[name]) for name, slope in of_probes.items()}
+        slopes = jacrev(lambda values: _call(model, values, inputs)[..., outputs].reshape(-1))(values)
         collected: dict[Group, Tensor] = {}
         for parameter in parameters:
-            for group, gram in zip(parameter.groups, grams[parameter.name](len(parameter.groups)), strict=True):
-                collected[group] = collected.get(group, 0.0) + gram
+            parts = slopes[parameter.name].chunk(len(parameter.groups), 1)
+            for group, part in zip(parameter.groups, parts, strict=True):
+                part_RX = part.flatten(1)
+                collected[group] = collected.get(group, 0.0) + part_RX @ part_RX.T
         return collected
 
     chunk = max(1, 2**22 // sum(parameter.size for parameter in parameters))  # what fits into a cache
@@ -206,28 +169,6 @@ def tangent_kernels(ensemble: Ensemble, inputs: Inputs, outputs: list[int]) -> d
         group: array(gram.unflatten(2, (-1, K)).unflatten(1, (-1, K)).permute(0, 2, 4, 1, 3))
         for group, gram in collected.items()
     }
-
-
-def _outputs_of_weights(model: _Logits, ensemble: Ensemble, inputs: Inputs) -> dict[str, torch.Size]:
-    """Return the shape of y of each weight that a network calls once as y = W x; of an embedding, none."""
-    first = {name: value[0] for name, value in ensemble.values.items()}
-    weights = {name: value for name, value in first.items() if name != "we"}
-    with _Probes(weights) as Probes_result, torch.no_grad():
-        _call(model, first, inputs)
-    return Probes_result.shapes
-
-
-def _gram(jacobian: Tensor, count: int) -> list[Tensor]:
-    """Return the products of the rows of a Jacobian, (R, R), of each of so many equal parts of the parameter."""
-    return [section.flatten(1) @ section.flatten(1).T for section in jacobian.chunk(count, 1)]
-
-
-def _gram_of_weight(slope: Tensor, read: Tensor, count: int) -> list[Tensor]:
-    """Return the same of a weight, from the derivatives by what it gives, (R, ..., out), and what it reads."""
-    read_PX = read.flatten(0, -2)
-    parts_RPY = [section.flatten(1, -2) for section in slope.chunk(count, -1)]
-    products = [torch.einsum("rpy,sqy->rpsq", part_RPY, part_RPY) for part_RPY in parts_RPY]
-    return [torch.einsum("rpsq,pq->rs", product_RPRP, read_PX @ read_PX.T) for product_RPRP in products]
 
 
 def kernel(x_NBTn: Tensor) -> Array:

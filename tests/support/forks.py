@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
@@ -29,16 +30,10 @@ class Forks:
         # What is freed goes back to the system at once, so that the peak of memory is what was held.
         env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "100000", "MALLOC_TRIM_THRESHOLD_": "100000"}
         tests = Path(__file__).parents[1]
-        path = os.pathsep.join(filter(None, [str(tests), str(tests.parent), os.environ.get("PYTHONPATH")]))
+        env["PYTHONPATH"] = os.pathsep.join([str(tests), str(tests.parent), env.get("PYTHONPATH", "")])
+        command, pipe = [sys.executable, "-m", "support.forks"], subprocess.PIPE
         with errors.open("w") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.forks"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=file,
-                text=True,
-                env=env | {"PYTHONPATH": path},
-            )
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=file, text=True, env=env)
 
     def call(self, function: str, *arguments: Any) -> Any:
         """Return what `module:function` returns in a process of its own."""
@@ -55,14 +50,13 @@ class Forks:
         self._process.communicate(timeout=180)
         assert (self._process.returncode, self._errors.read_text()) == (0, "")
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         assert line, self._errors.read_text()
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return json.loads(line)
 
 
 class WarmWorkers:
@@ -74,12 +68,12 @@ class WarmWorkers:
         self._forks = forks
         self._started: list[int] = []  # descriptors of processes
 
-    def Popen(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **_: Any) -> "Worker":  # noqa: N802
+    def Popen(self, command: list[str], *, env: dict[str, str], stdout: IO[bytes], **_: Any) -> Any:  # noqa: N802
         """Start `python -m ettsweep.worker ...`."""
         arguments = command[command.index("ettsweep.worker") + 1 :]
         pid = self._forks.start("ettsweep.worker.__main__:main", arguments, env=env, output=Path(stdout.name))
         self._started.append(os.pidfd_open(pid))  # it is there at least as a zombie until the next is asked for
-        return Worker(pid)
+        return SimpleNamespace(pid=pid)
 
     def end(self) -> None:
         """Kill those that are left."""
@@ -88,13 +82,6 @@ class WarmWorkers:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             os.close(descriptor)
-
-
-class Worker:
-    """A process that is another's child."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
 
 
 @contextlib.contextmanager
@@ -183,8 +170,7 @@ def _be_quiet(output: int) -> None:
 
 def _resolve(function: str) -> Callable[..., Any]:
     module, _, name = function.partition(":")
-    getattr_result: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return getattr_result
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -24,6 +24,18 @@ from ettsweep.worker.work_list import WorkList
 Poll = Callable[[Attempt], StopReason | None]
 
 
+class Polled(Run):
+    """A run that asks a test before the first step and after each whether it is to stop."""
+
+    def __init__(self, variables: Mapping[str, str], ask: Callable[[], bool]) -> None:
+        super().__init__(environment=variables)
+        self._ask = ask
+
+    @property
+    def should_stop(self) -> bool:
+        return self._ask()
+
+
 class Here:
     """The next attempt at a run, claimed and prepared as a worker does.
 
@@ -34,7 +46,7 @@ class Here:
 
     Attributes:
         attempt: at the run.
-        given: the run as its program has it, once `begin` has been called; None if that has failed.
+        given: the run as its program has it.
     """
 
     def __init__(self, run: RunDir, world: int = 1, poll: Poll = lambda attempt: None) -> None:
@@ -49,7 +61,11 @@ class Here:
         work = WorkList([run], slot, profile, {}, source, LocalLiveness(), {})
         self.training = Training(run, run.spec(), attempt, work)
         self.variables: Mapping[str, str] = self.training.prepare().variables
-        self.given = Polled(self)
+        self.given = Polled(self.variables, self._ask)
+
+    def _ask(self) -> bool:
+        self._reason = self._reason or self._poll(self.attempt)
+        return self._reason is not None
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -61,32 +77,14 @@ class Here:
         else:
             self.end()
 
-    def ask(self) -> bool:
-        """Ask whether to stop."""
-        self._reason = self._reason or self._poll(self.attempt)
-        return self._reason is not None
-
     def end(self, code: int = 0, reason: str = "", stop: StopReason | None = None) -> None:
         """Record how it has ended."""
         self._reason = stop or self._reason
-        training, program = self.training, SimpleNamespace()
         if self._reason is not None:
-            training._told_s = training._told_s or time.monotonic()
+            self.training._told_s = self.training._told_s or time.monotonic()
         self.given.close()
-        with training.recording_failure():
-            training.conclude(program, Ended(code, reason))  # type: ignore[arg-type]
-
-
-class Polled(Run):
-    """A run that is asked by a test whether it is to stop."""
-
-    def __init__(self, here: Here) -> None:
-        super().__init__(environment=here.variables)
-        self._here = here
-
-    @property
-    def should_stop(self) -> bool:
-        return self._here.ask()
+        with self.training.recording_failure():
+            self.training.conclude(SimpleNamespace(), Ended(code, reason))  # type: ignore[arg-type]
 
 
 def train_once(run: RunDir, settings: RuntimeSettings, poll: Poll = lambda attempt: None) -> Attempt:
@@ -95,3 +93,16 @@ def train_once(run: RunDir, settings: RuntimeSettings, poll: Poll = lambda attem
     with here.recording():
         train_run(here.given, torch.device("cpu"), settings)
     return here.attempt
+
+
+def at_call(place: Any, name: str, count: int, act: Callable[..., None]) -> None:
+    """Have something else done in this process right before the `count`-th call of a function, with its arguments."""
+    call, left = getattr(place, name), [count]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            act(*args)
+        return call(*args, **kwargs)
+
+    setattr(place, name, counted)

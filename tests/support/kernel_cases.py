@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -79,40 +79,33 @@ class Kind:
     Attributes:
         spec: (width, depth) -> a model.
         inputs: what it is called with.
-        kernels: (model, s, draws) -> what is predicted for these inputs.
         words: tokens that are embedded at each stem of a model of text, by the stem's stage.
         head: parameter that makes its outputs.
     """
 
     spec: Callable[[int, int], ModelSpec]
     inputs: Inputs
-    kernels: Callable[[Any, float | None, int], Kernels]
     words: Mapping[str, Tensor]
     head: str = "we"
 
 
-def _vit_kernels(model: VitSpec, s: float | None, draws: int) -> Kernels:
-    return vit_kernels(model, dims(model), s, input_kernel(patches()), 2, draws=draws)
-
-
-def _encdec_kernels(model: EncDecSpec, s: float | None, draws: int) -> Kernels:
-    return encdec_kernels(model, dims(model), s, SOURCE.numpy(), PREVIOUS.numpy(), draws=draws)
-
-
-def _gpt_kernels(model: GptSpec, s: float | None, draws: int) -> Kernels:
+def predicted_kernels(model: ModelSpec, s: float | None, draws: int) -> Kernels:
+    """Return what is predicted for the inputs of a kind."""
+    if isinstance(model, VitSpec):
+        return vit_kernels(model, dims(model), s, input_kernel(patches()), 2, draws=draws)
+    if isinstance(model, EncDecSpec):
+        return encdec_kernels(model, dims(model), s, SOURCE.numpy(), PREVIOUS.numpy(), draws=draws)
+    assert isinstance(model, GptSpec)
     return gpt_kernels(model, dims(model), s, SOURCE.numpy(), draws=draws)
 
 
+WORDS = {"encoder.words": SOURCE, "decoder.words": PREVIOUS}
+
 KINDS = {
-    "vit": Kind(lambda width, depth: vit(width, depth=depth), images(patches()), _vit_kernels, {}, "head"),
-    "encdec": Kind(
-        lambda width, depth: encdec(width),
-        (SOURCE, PREVIOUS),
-        _encdec_kernels,
-        {"encoder.words": SOURCE, "decoder.words": PREVIOUS},
-    ),
-    "gpt": Kind(lambda width, depth: gpt(width), (SOURCE,), _gpt_kernels, {"stem": SOURCE}),
-    "untied gpt": Kind(lambda width, depth: gpt(width, "untied"), (SOURCE,), _gpt_kernels, {"stem": SOURCE}, "head"),
+    "vit": Kind(lambda width, depth: vit(width, depth=depth), images(patches()), {}, "head"),
+    "encdec": Kind(lambda width, depth: encdec(width), (SOURCE, PREVIOUS), WORDS),
+    "gpt": Kind(lambda width, depth: gpt(width), (SOURCE,), {"stem": SOURCE}),
+    "untied gpt": Kind(lambda width, depth: gpt(width, "untied"), (SOURCE,), {"stem": SOURCE}, "head"),
 }
 
 
@@ -165,7 +158,7 @@ class Case:
         spec, package = self.spec(width), kernels.group_variances
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "group_variances", lambda dims, s: package(dims, s) | self.variances)
-            return KINDS[self.kind].kernels(spec, self.s, self.draws)
+            return predicted_kernels(spec, self.s, self.draws)
 
     def ensemble(self, width: int) -> Ensemble:
         spec = self.spec(width)

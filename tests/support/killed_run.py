@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,89 +19,58 @@ from ettsweep.runs import folder
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.trainer.training import async_checkpoint, checkpoint
-from ettsweep.trainer.training.run import train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
-from support.here import Here
+from support.here import at_call, train_once
 
 STEP_S = 0.002
 """Least time a step takes, so that a kill after a while meets a run that is under way."""
-
 
 EVERY_STEPS = 4
 """Steps from one checkpoint to the next."""
 
 
-class Stuck:
-    """A process that tells where it is, and waits there for its end."""
+def stick(mode: str, count: int, stuck: Callable[[], None]) -> None:
+    """Have this process stuck halfway through its `count`-th checkpoint or piece of metrics, or right before its result."""
+    save, write_atomic = torch.save, folder.write_atomic
 
-    def __init__(self, pipe: int) -> None:
-        self.pipe = pipe
-
-    def __call__(self) -> None:
-        os.write(self.pipe, b".")
-        time.sleep(60)
-        os._exit(3)
-
-
-def stick_in_checkpoint(stuck: Stuck, count: int) -> None:
-    """Get stuck halfway through the `count`-th checkpoint."""
-    save, left = torch.save, [count]
-
-    def half(state: object, path: Path) -> None:
+    def half_a_checkpoint(state: object, path: Path) -> None:
         save(state, path)
-        left[0] -= 1
-        if left[0] == 0:
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-            stuck()
+        os.truncate(path, path.stat().st_size // 2)
+        stuck()
 
-    checkpoint.torch.save = half
+    def half_a_piece(descriptor: int, data: bytes) -> None:
+        os.write(descriptor, data[: len(data) // 2])
+        stuck()
 
-
-def stick_in_metrics(stuck: Stuck, count: int) -> None:
-    """Get stuck halfway through the `count`-th piece of metrics."""
-    write, left = run_module._write, [count]
-
-    def half(descriptor: int, data: bytes) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            os.write(descriptor, data[: len(data) // 2])
-            stuck()
-        write(descriptor, data)
-
-    run_module._write = half
-
-
-def stick_in_result(stuck: Stuck, count: int) -> None:
-    """Get stuck after the stitched metrics, before the result."""
-    write = folder.write_atomic
-
-    def half(path: Path, data: bytes | str | Callable[[Path], None], *, exclusive: bool = False) -> bool:
+    def write(path: Path, *content: Any, **how: bool) -> bool:
         if path.name == "result.json":
             stuck()
-        return write(path, data, exclusive=exclusive)
+        return write_atomic(path, *content, **how)
 
-    folder.write_atomic = half
-
-
-STICK = {"checkpoint": stick_in_checkpoint, "metrics": stick_in_metrics, "result": stick_in_result}
+    if mode == "checkpoint":
+        at_call(checkpoint.torch, "save", count, half_a_checkpoint)
+    if mode == "metrics":
+        at_call(run_module, "_write", count, half_a_piece)
+    if mode == "result":
+        folder.write_atomic = write
 
 
 def attempt_run(run: RunDir, pipe: int, mode: str, count: int) -> None:
-    torch.set_num_threads(1)
-    if mode in STICK:
-        STICK[mode](Stuck(pipe), count)
-    started = False
+    """Train the next attempt; tell when it is under way, or stuck, and wait there for the end."""
+
+    def stuck() -> None:
+        os.write(pipe, b".")
+        time.sleep(60)
+        os._exit(3)
 
     def poll(attempt: Attempt) -> None:
-        nonlocal started
-        if not started and mode == "time":
+        if mode == "time":
             os.write(pipe, b".")
-        started = True
         time.sleep(STEP_S)
 
-    here = Here(run, poll=poll)
-    with here.recording():
-        train_run(here.given, torch.device("cpu"), RuntimeSettings(checkpoint_every_steps=EVERY_STEPS))
+    torch.set_num_threads(1)
+    stick(mode, count, stuck)
+    train_once(run, RuntimeSettings(checkpoint_every_steps=EVERY_STEPS), poll)
 
 
 def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str, object]]:
@@ -108,30 +78,28 @@ def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str,
 
     `beside` writes checkpoints beside training, as those of large models.
     """
-    run, rng = RunDir(Path(path)), random.Random(seed)
+    run, rng, collected = RunDir(Path(path)), random.Random(seed), []
     plan = ["time", "checkpoint", "metrics"] * 2
     rng.shuffle(plan)
-    collected = []
-    for settings in [*plan, "result", ""]:
+    for mode in [*plan, "result", ""]:
         read, write = os.pipe()
         count = rng.randrange(1, 4)
         pid = os.fork()
         if pid == 0:
             os.close(read)
             async_checkpoint.LARGE_BYTES = 0 if beside else async_checkpoint.LARGE_BYTES
-            attempt_run(run, write, settings, count)
+            attempt_run(run, write, mode, count)
             os._exit(0)
         os.close(write)
         reached = os.read(read, 1)  # nothing where it ended before
         if reached:
-            if settings == "time":
+            if mode == "time":
                 time.sleep(rng.uniform(0.0, 0.08))
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(read)
-        number = max(run.attempt_numbers())
-        resumed = run.attempt(number).resumed_from()[1]
-        collected.append({"how": settings if reached else "", "count": count, "resumed": resumed})
+        resumed = run.attempt(max(run.attempt_numbers())).resumed_from()[1]
+        collected.append({"how": mode if reached else "", "count": count, "resumed": resumed})
         if run.result_path.exists():
             break
     return collected

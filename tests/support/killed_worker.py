@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import Slot
-from ettsweep.run import Run
 from ettsweep.runs.folder import RunDir, runs_dir
 from ettsweep.runs.spec import KINDS, RunSpec, StrategySpec
 from ettsweep.runs.state import LocalLiveness
@@ -24,6 +23,7 @@ from ettsweep.worker.worker import train_runs
 from support import fake_program
 from support.claims import claimed, dead_process
 from support.fake import FakeRecipe
+from support.states import run_of
 
 CHANGES = ("os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir")
 
@@ -39,9 +39,8 @@ def interrupted(results: Path) -> RunDir:
     """Return a run whose first attempt has died after a checkpoint, and some steps on."""
     run = RunDir.create(results, spec())
     attempt = claimed(run, dead_process())
-    paths = {"STATES": attempt.states_path, "METRICS": attempt.metrics_path}
-    environment = {f"ETTSWEEP_{name}": str(path) for name, path in paths.items()} | {"ETTSWEEP_RUN": run.id}
-    given = Run(spec().lr, spec().wd, spec().seed, environment=environment)
+    given = run_of(attempt)
+    given.lr, given.wd, given.seed = spec().lr, spec().wd, spec().seed
     fake_program.train(given, **(RECIPE.arguments | {"last_step": 8}))
     given.log(9, loss=1.0)  # what comes after a checkpoint is trained again
     given.close()

@@ -22,26 +22,18 @@ def made_curves(
 
 
 def made_check(model: ModelSpec | None = None, spoil: object = None, steps: int = 3) -> CheckResult:
-    """Return a check of ntk beside standard.
-
-    Args:
-        model: images by default.
-        spoil: what changes each measurement, if any.
-        steps: of training.
-    """
+    """Return a check of ntk beside standard, of images by default; `spoil` changes each measurement."""
     expected = expectations(0.0) if model is None else expectations(0.0, model=model)
     measured = [spoil(m) if callable(spoil) else m for m in perfect(expected)]
-    judgement = judge_measurements(expected, measured, HEADS, SAMPLES)
+    settings: dict[str, object] = {"model": "small", "strategy": "ntk", "optimizer": "adamw", "widths": list(WIDTHS)}
+    curves = (
+        made_curves("standard", 1e-6, 1.0, 1.5, expected.stages, steps),
+        made_curves("ntk", 0.01, -0.5, 0.0, expected.stages, steps),
+    )
     return CheckResult(
-        settings={
-            **{"model": "small", "strategy": "ntk", "optimizer": "adamw", "widths": list(WIDTHS)},
-            "beyond_theory": [],
-        },
+        settings=settings | {"beyond_theory": []},
         about="small under ntk: 4 heads",
         widths=WIDTHS,
-        judgement=judgement,
-        curves=(
-            made_curves("standard", 1e-6, 1.0, 1.5, expected.stages, steps),
-            made_curves("ntk", 0.01, -0.5, 0.0, expected.stages, steps),
-        ),
+        judgement=judge_measurements(expected, measured, HEADS, SAMPLES),
+        curves=curves,
     )

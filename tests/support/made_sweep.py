@@ -39,16 +39,10 @@ def digits_spec(s: float | None, batch_size: int = 64) -> RunSpec:
 
 
 def imagenet_spec(s: float | None) -> RunSpec:
-    return TransformerRun(
-        model=VitSpec(width=768, depth=12, heads=12, patch_size=16, image_size=224, classes=1000),
-        task=ImageNetTask(),
-        schedule=ScheduleSpec(total_steps=3120, warmup_steps=312, eval_every=520),
-        batch_size=4096,
-        strategy=StrategySpec(s=s),
-        lr=20.0,
-        wd=4e-5,
-        seed=0,
-    )
+    model = VitSpec(width=768, depth=12, heads=12, patch_size=16, image_size=224, classes=1000)
+    schedule = ScheduleSpec(total_steps=3120, warmup_steps=312, eval_every=520)
+    changes = {"model": model, "task": ImageNetTask(), "schedule": schedule, "batch_size": 4096, "lr": 20.0, "wd": 4e-5}
+    return digits_spec(s).model_copy(update=changes)
 
 
 def loss_at(i: int, j: int, seed: int) -> float:
@@ -58,55 +52,32 @@ def loss_at(i: int, j: int, seed: int) -> float:
 
 def speed(spec: RunSpec) -> dict[str, Any]:
     """Return made figures of a run: 10 ms a step and 10 more a seed; neural-tangent runs wait for data."""
-    step_s = 0.01 * (1 + spec.seed)
-    waits = spec.strategy.s == 0.0
-    return {
-        "step_s": step_s,
-        "samples_per_s": spec.batch_size / step_s,
-        "utilisation": None if waits else 0.5,
-        "data_wait": 0.34 if waits else 0.04,
-        "memory_gib": 11.25,
-    }
+    step_s, waits = 0.01 * (1 + spec.seed), spec.strategy.s == 0.0
+    told = {"utilisation": None if waits else 0.5, "data_wait": 0.34 if waits else 0.04, "memory_gib": 11.25}
+    return {"step_s": step_s, "samples_per_s": spec.batch_size / step_s, **told}
 
 
 def finish(results: Path, spec: RunSpec, best_loss: float, diverged: bool = False) -> RunDir:
     """Write a finished run: losses halve their distance to `best_loss`, accuracy is 1 - loss / 4."""
-    run = RunDir.create(results, spec)
-    every = spec.schedule.eval_every
+    run, every = RunDir.create(results, spec), spec.schedule.eval_every
     losses = [best_loss + 2.0**-k for k in range(EVALUATIONS - 1)] + [best_loss]
-    if diverged:
-        losses = losses[:2]
+    losses = losses[:2] if diverged else losses
     history: list[dict[str, Any]] = []
-    for k, loss in enumerate(losses, start=1):
-        history.append({"step": k * every, "loss": loss, "grad_norm": 1.0, "lr": spec.lr})
-        history.append({"step": k * every, "val_loss": loss, "val_accuracy": 1 - loss / 4})
-    score = losses[-1] if isinstance(spec.task, DigitsTask) else 1 - losses[-1] / 4
+    for step, loss in zip(range(every, every * EVALUATIONS + 1, every), losses, strict=False):
+        history.append({"step": step, "loss": loss, "grad_norm": 1.0, "lr": spec.lr})
+        history.append({"step": step, "val_loss": loss, "val_accuracy": 1 - loss / 4})
+    accuracy = 1 - losses[-1] / 4
+    score = losses[-1] if isinstance(spec.task, DigitsTask) else accuracy
+    none_of = ("accuracy_spikes", "eval_loss_spikes", "unrecovered", "overflow_steps")
     result = {
         "status": "diverged" if diverged else "done",
         "score": None if diverged else score,
-        "best_accuracy": 1 - losses[-1] / 4,
-        "final_accuracy": 1 - losses[-1] / 4,
-        "best_loss": losses[-1],
-        "final_loss": losses[-1],
-        "best_bits": None,
-        "final_bits": None,
-        "loss_spikes": spec.seed % 3,
-        "grad_spikes": 1,
-        "accuracy_spikes": 0,
-        "eval_loss_spikes": 0,
-        "unrecovered": 0,
-        "overflow_steps": 0,
-        "nonfinite_steps": int(diverged),
-        "steps": len(losses) * every,
-        "wall_s": 2.0,
-        "device_s": 1.5,
-        "steps_per_s": 120.0,
-        **speed(spec),
-        "execution": {"processes": 2},
-        "corrupt_images": 3,
-        "weights_sha256": "0" * 64,
-        "diverged_step": 2 * every + 1 if diverged else None,
-        "spike_events": [],
+        **{"best_accuracy": accuracy, "final_accuracy": accuracy, "best_loss": losses[-1], "final_loss": losses[-1]},
+        **{"best_bits": None, "final_bits": None, "loss_spikes": spec.seed % 3, "grad_spikes": 1},
+        **dict.fromkeys(none_of, 0),
+        **{"nonfinite_steps": int(diverged), "diverged_step": 2 * every + 1 if diverged else None, "spike_events": []},
+        **{"steps": len(losses) * every, "wall_s": 2.0, "device_s": 1.5, "steps_per_s": 120.0, **speed(spec)},
+        **{"execution": {"processes": 2}, "corrupt_images": 3, "weights_sha256": "0" * 64},
     }
     assert run.finish(result, history)
     return run
@@ -119,13 +90,10 @@ def search(base: RunSpec, wd_fixed: bool = False, seeds: tuple[int, ...] = SEEDS
 
 def searched(base: RunSpec, proposed: Iterable[tuple[int, int]], reach: int = 2, wd_fixed: bool = False) -> Study:
     """Return the search of a family whose ranges go that many steps from its centre, with proposals in steps from it."""
-    centre, wd_reach = base.point, 0 if wd_fixed else reach
-    search_result = replace(search(base, wd_fixed, seeds=(0,)), grid_points=())
-    axes = search_result.axes | {name: Axis(low=-reach, high=reach) for name in search_result.free}
-    box = (moved(centre, -reach, -wd_reach), moved(centre, reach, wd_reach))
-    return replace(
-        search_result, axes=axes, box=box, suggested_points=tuple(moved(centre, *steps) for steps in proposed)
-    )
+    study, wd_reach = replace(search(base, wd_fixed, seeds=(0,)), grid_points=()), 0 if wd_fixed else reach
+    axes = study.axes | {name: Axis(low=-reach, high=reach) for name in study.free}
+    box = (moved(base.point, -reach, -wd_reach), moved(base.point, reach, wd_reach))
+    return replace(study, axes=axes, box=box, suggested_points=tuple(moved(base.point, *steps) for steps in proposed))
 
 
 def finish_at(results: Path, study: Study, steps: tuple[int, int], score: float) -> RunDir:

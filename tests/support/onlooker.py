@@ -1,58 +1,37 @@
-"""Another process that asks for the status again and again, while a test does something to the runs."""
+"""Somebody who asks for the status again and again, in processes of its own, while a test does something to the runs."""
 
-import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-from support.commandline import PATIENCE_S, status
+from support.commandline import status, typed
 
 
 class Onlooker:
     """Asks once a second, from the moment that there is a results folder."""
 
     def __init__(self, results: Path) -> None:
-        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.onlooker", str(results)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": path},
-        )
-        self._rows: list[dict[str, Any]] | None = None
+        self._results, self._over = results, threading.Event()
+        self._rows: list[dict[str, Any]] = []
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._over.wait(1.0) and self._problem is None:
+            try:
+                self._rows += status(self._results, typed).values() if self._results.exists() else ()
+            except BaseException as error:
+                self._problem = error
 
     def __call__(self) -> list[dict[str, Any]]:
         """Have it stop, and return all rows that it ever saw."""
-        if self._rows is None:
-            out, _ = self._process.communicate(timeout=PATIENCE_S)
-            assert self._process.returncode == 0
-            self._rows = [row for line in out.splitlines() for row in json.loads(line)]
-            assert self._rows
+        self.close()
+        assert self._problem is None, self._problem
+        assert self._rows
         return self._rows
 
     def close(self) -> None:
-        """End it, whatever it is doing."""
-        self._process.kill()
-        self._process.communicate()
-
-
-def main(results: Path) -> None:
-    """Print what is seen, a line of JSON a look, until nobody listens."""
-    over = threading.Event()
-
-    def listen() -> None:
-        sys.stdin.read()
-        over.set()
-
-    threading.Thread(target=listen, daemon=True).start()
-    while not over.wait(1.0):
-        if results.exists():
-            print(json.dumps(list(status(results).values())), flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+        """End it."""
+        self._over.set()
+        self._thread.join()

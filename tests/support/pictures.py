@@ -9,6 +9,7 @@ import pickle
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,12 +37,8 @@ def jpeg(rng: np.random.Generator, width: int = 56, height: int = 40) -> bytes:
 def pictures(classes: Sequence[str] = CLASSES, counts: Mapping[str, int] = COUNTS) -> dict[str, bytes]:
     """Return a data set; the same each time."""
     rng = np.random.default_rng(0)
-    return {
-        f"{section}/{label}/{i:02}.jpg": jpeg(rng)
-        for section, count in counts.items()
-        for label in classes
-        for i in range(count)
-    }
+    names = (f"{part}/{label}/{i:02}.jpg" for part, n in counts.items() for label in classes for i in range(n))
+    return {name: jpeg(rng) for name in names}
 
 
 def write_folders(root: Path, files: Files | None = None) -> Path:
@@ -88,12 +85,12 @@ def tar_bytes(files: Files) -> bytes:
     return file.getvalue()
 
 
-def by_class(files: Files, section: str) -> dict[str, dict[str, bytes]]:
+def by_class(files: Files | None, section: str) -> dict[str, dict[str, bytes]]:
     """Return the images of a part by class, with names that only say which."""
     collected: dict[str, dict[str, bytes]] = {}
-    for path, content in files.items():
-        if path.startswith(f"{section}/"):
-            _, label, name = path.split("/")
+    for path, content in (files or pictures()).items():
+        part, label, name = path.split("/")
+        if part == section:
             collected.setdefault(label, {})[name] = content
     return collected
 
@@ -101,7 +98,7 @@ def by_class(files: Files, section: str) -> dict[str, dict[str, bytes]]:
 def write_class_tars(root: Path, files: Files | None = None) -> Path:
     """Write train/ and val/ with a tar per class."""
     for section in COUNTS:
-        for label, images in by_class(files or pictures(), section).items():
+        for label, images in by_class(files, section).items():
             write_tar(root / section / f"{label}.tar", images)
     return root
 
@@ -117,28 +114,27 @@ def write_split_tars(root: Path, files: Files | None = None) -> Path:
 def write_nested_tars(root: Path, files: Files | None = None) -> Path:
     """Write one tar of class tars for training, as ImageNet is distributed, and the like for validation."""
     for section in COUNTS:
-        inner = {f"{label}.tar": tar_bytes(images) for label, images in by_class(files or pictures(), section).items()}
+        inner = {f"{label}.tar": tar_bytes(images) for label, images in by_class(files, section).items()}
         write_tar(root / f"ILSVRC2012_img_{section}.tar", inner)
     return root
+
+
+def samples(section: str, files: Files | None) -> list[tuple[int, str, bytes]]:
+    """Return the images of a part: number of the class, name, content."""
+    classes = enumerate(by_class(files, section).values())
+    return [(k, name, content) for k, images in classes for name, content in images.items()]
 
 
 def write_shards(root: Path, files: Files | None = None, labels: str = "cls") -> Path:
     """Write WebDataset shards, two of each part."""
     for section in COUNTS:
-        samples = [
-            (f"{number}_{k}_{name.partition('.')[0]}", k, content)
-            for number, (k, (name, content)) in enumerate(
-                (k, item)
-                for k, images in enumerate(by_class(files or pictures(), section).values())
-                for item in images.items()
-            )
-        ]
+        inside: list[dict[str, bytes]] = [{}, {}]
+        for number, (k, name, content) in enumerate(samples(section, files)):
+            key = f"{number}_{k}_{name.partition('.')[0]}"
+            label = str(k) if labels == "cls" else json.dumps({"label": k})
+            inside[number % 2] |= {f"{key}.jpg": content, f"{key}.{labels}": label.encode()}
         for shard in range(2):
-            inside = {}
-            for key, k, content in samples[shard::2]:
-                inside[f"{key}.jpg"] = content
-                inside[f"{key}.{labels}"] = str(k).encode() if labels == "cls" else json.dumps({"label": k}).encode()
-            write_tar(root / f"imagenet-{section}-{shard:04}.tar", inside)
+            write_tar(root / f"imagenet-{section}-{shard:04}.tar", inside[shard])
     return root
 
 
@@ -146,13 +142,11 @@ def write_parquet(root: Path, files: Files | None = None, image: str = "image", 
     """Write parquet files as the hub has them."""
     (root / "data").mkdir(parents=True)
     for section, name in (("train", "train"), ("val", "validation")):
-        rows = [
-            ({"bytes": content, "path": file}, k)
-            for k, images in enumerate(by_class(files or pictures(), section).values())
-            for file, content in images.items()
-        ]
-        table = pa.table({image: [row[0] for row in rows], label: [row[1] for row in rows]})
-        pq.write_table(table, root / "data" / f"{name}-00000-of-00001.parquet")
+        numbers, names, contents = zip(*samples(section, files), strict=True)
+        images = [{"bytes": content, "path": file} for file, content in zip(names, contents, strict=True)]
+        pq.write_table(
+            pa.table({image: images, label: list(numbers)}), root / "data" / f"{name}-00000-of-00001.parquet"
+        )
     return root
 
 
@@ -161,23 +155,20 @@ def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "cifar1
     import torchvision
 
     published = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}[kind]
-    classes = 10 if kind == "cifar10" else 100
-    folder = root / published.base_folder
+    classes, labels = (10, "labels") if kind == "cifar10" else (100, "fine_labels")
+    folder, rng = root / published.base_folder, np.random.default_rng(0)
     folder.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    labels = "labels" if kind == "cifar10" else "fine_labels"
 
     def write(name: str, content: object) -> str:
-        (folder / name).write_bytes(pickle.dumps(content))
-        return hashlib.md5((folder / name).read_bytes()).hexdigest()
+        (folder / name).write_bytes(data := pickle.dumps(content))
+        return hashlib.md5(data).hexdigest()
+
+    def batch() -> dict[str, Any]:
+        pixels = rng.integers(0, 256, (images, 3072), dtype=np.uint8)
+        return {"data": pixels, labels: [i % classes for i in range(images)]}
 
     for files in ("train_list", "test_list"):
-        collected = []
-        for name, _ in getattr(published, files):
-            pixels = rng.integers(0, 256, (images, 3072), dtype=np.uint8)
-            collected.append([name, write(name, {"data": pixels, labels: [i % classes for i in range(images)]})])
-        monkeypatch.setattr(published, files, collected)
+        monkeypatch.setattr(published, files, [[name, write(name, batch())] for name, _ in getattr(published, files)])
     meta = {published.meta["key"]: [f"class{k}" for k in range(classes)]}
-    md5 = write(published.meta["filename"], meta)
-    monkeypatch.setattr(published, "meta", published.meta | {"md5": md5})
+    monkeypatch.setattr(published, "meta", published.meta | {"md5": write(published.meta["filename"], meta)})
     return root

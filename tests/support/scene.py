@@ -32,14 +32,14 @@ class Mark:
         return self.items[0]["x"], self.items[0]["y"]
 
     @property
-    def seen(self) -> bool:
-        return bool(self.opacity != 0 and self.text != "")
-
-    @property
     def told(self) -> dict[str, str]:
         """What hovering says, by title."""
         pairs = (section.partition(": ") for section in (self.description or "").split("; "))
         return {name: value.replace("−", "-") for name, _, value in pairs}
+
+
+Ends = tuple[tuple[float, float], tuple[float, float], bool]
+"""Two pixels, each with what an axis has there, and whether it is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Scene:
         marks: the lowest first, without axes, legends and title.
         entries: of legends, by label.
         names: of axes, by x and y.
-        scales: what maps pixels to the units of an axis: two of both, and whether it is logarithmic.
+        scales: what maps pixels to the units of each axis.
     """
 
     marks: tuple[Mark, ...]
     entries: dict[str, Mark]
     names: dict[str, str]
     title: str
-    scales: dict[str, tuple[tuple[float, float], tuple[float, float], bool]]
+    scales: dict[str, Ends]
 
     @property
     def legend(self) -> list[str]:
@@ -65,7 +65,7 @@ class Scene:
 
     def of(self, kind: str, **look: object) -> list[Mark]:
         """Return the marks of a kind that are to be seen and look like this."""
-        marks = (mark for mark in self.marks if mark.kind == kind and mark.seen)
+        marks = (m for m in self.marks if m.kind == kind and m.opacity != 0 and m.text != "")
         return [mark for mark in marks if all(getattr(mark, name) == value for name, value in look.items())]
 
     def texts(self, **look: object) -> list[str]:
@@ -86,27 +86,26 @@ class Scene:
 
 def scene(spec: Json, **params: object) -> Scene:
     """Draw a figure as wide as files have it, with some of its parameters set."""
-    get_result = spec.get("params", [])
-    assert params.keys() <= {first["name"] for first in get_result}
-    get_result = [
-        first | {"value": params[first["name"]]} if first["name"] in params else first for first in get_result
-    ]
-    spec = {**spec, "params": get_result, "width": FILE_WIDTH if spec["width"] == "container" else spec["width"]}
+    declared = {param["name"]: param for param in spec.get("params", [])}
+    set_to = {name: declared[name] | {"value": value} for name, value in params.items()}
+    width = FILE_WIDTH if spec["width"] == "container" else spec["width"]
+    spec = spec | {"params": [*(declared | set_to).values()], "width": width}
     graph = vl_convert.vegalite_to_scenegraph(spec, vl_version=VEGA_LITE_VERSION, config=TOLD)
-    leaves_result = list(_leaves(graph["scenegraph"], "", 0.0, 0.0))
-    labels = [
-        str(item["text"])
-        for folder, items in _texts(leaves_result, "legend-label")
-        for item in items
-        if "legend" in folder
-    ]
-    symbols = [
-        Mark("symbol", (item,)) for _, role, _, items in leaves_result if role == "legend-symbol" for item in items
-    ]
-    names = {axis: _joined(leaves_result, f"axis {side}", "axis-title") for axis, side in SIDES.items()}
-    scales = {axis: _scale(spec, axis, leaves_result, bool(params.get(f"log{axis}"))) for axis in SIDES}
+    leaves = list(_leaves(graph["scenegraph"], "", 0.0, 0.0))
+
+    def texts(section: str, role: str) -> list[Json]:
+        return [item for inside, at, _, items in leaves if (inside, at) == (section, role) for item in items]
+
+    def joined(section: str, role: str) -> str:
+        return " ".join(str(item["text"]) for item in texts(section, role))
+
+    labels = [str(item["text"]) for item in texts("legend", "legend-label")]
+    symbols = [Mark("symbol", (item,)) for item in texts("legend", "legend-symbol")]
     entries = dict(zip(labels[len(labels) - len(symbols) :], symbols, strict=True))
-    return Scene(tuple(_marks(leaves_result)), entries, names, _joined(leaves_result, "title", "title-text"), scales)
+    marks = tuple(mark for _, role, kind, items in leaves if role == "mark" for mark in _marks(kind, items))
+    names = {axis: joined(f"axis {side}", "axis-title") for axis, side in SIDES.items()}
+    scales = {axis: _scale(spec, axis, texts(f"axis {side}", "axis-label")) for axis, side in SIDES.items()}
+    return Scene(marks, entries, names, joined("title", "title-text"), scales)
 
 
 SIDES = {"x": "bottom", "y": "left"}
@@ -123,51 +122,24 @@ def _leaves(node: Json, section: str, x: float, y: float) -> Iterator[Leaf]:
         yield section, role, node["marktype"], items
         return
     for group in node["items"]:
-        inside = section or (
-            f"{role} {group.get('orient')}" if role == "axis" else role if role in ("legend", "title") else ""
-        )
+        part = f"axis {group.get('orient')}" if role == "axis" else role if role in ("legend", "title") else ""
         for child in group["items"]:
-            yield from _leaves(child, inside, x + group.get("x", 0), y + group.get("y", 0))
+            yield from _leaves(child, section or part, x + group.get("x", 0), y + group.get("y", 0))
 
 
-def _marks(result: list[Leaf]) -> Iterator[Mark]:
-    for _, role, kind, items in result:
-        if role == "mark" and kind in ("line", "area"):
-            yield Mark(kind, tuple(items))
-        elif role == "mark":
-            yield from (Mark(kind, (item,)) for item in items)
+def _marks(kind: str, items: list[Json]) -> list[Mark]:
+    return [Mark(kind, tuple(items))] if kind in ("line", "area") else [Mark(kind, (item,)) for item in items]
 
 
-def _texts(result: list[Leaf], role: str) -> list[tuple[str, list[Json]]]:
-    return [(section, items) for section, at, _, items in result if at == role]
-
-
-def _joined(result: list[Leaf], section: str, role: str) -> str:
-    return " ".join(str(item["text"]) for folder, items in _texts(result, role) if folder == section for item in items)
-
-
-def _scale(
-    spec: Json, axis: str, result: list[Leaf], log: bool
-) -> tuple[tuple[float, float], tuple[float, float], bool]:
-    """Return two pixels with what they stand for: the ends that a figure declares, else those of its labels."""
+def _scale(spec: Json, axis: str, labels: list[Json]) -> Ends:
+    """Return the ends that a figure declares, else those of its labels."""
     shared = spec.get("encoding", {}).get(axis, {})
-    gets = [shared | layer.get("encoding", {}).get(axis, {}) for layer in spec["layer"]]
-    scales = [location.get("scale") or {} for location in gets if location.get("type") == "quantitative"]
-    declared = next((scale for scale in scales if "domain" in scale), None)
-    if declared:
-        low, high = declared["domain"]
-        ends = (0.0, float(spec["width"])) if axis == "x" else (float(spec["height"]), 0.0)
-        return (ends[0], low), (ends[1], high), declared.get("type") == "log"
-    labels = [
-        item for section, items in _texts(result, "axis-label") if section == f"axis {SIDES[axis]}" for item in items
-    ]
-    values = [(item[axis] - 0.5, _number(item["text"])) for item in labels]
-    values = [(pixel, value) for pixel, value in values if value is not None] or [(0.0, 0.0), (1.0, 0.0)]
-    return values[0], values[-1], log
-
-
-def _number(text: object) -> float | None:
-    try:
-        return float(str(text).replace("−", "-").replace(",", ""))
-    except ValueError:
-        return None
+    channels = [shared | layer.get("encoding", {}).get(axis, {}) for layer in spec["layer"]]
+    scales = [channel.get("scale") or {} for channel in channels if channel.get("type") == "quantitative"]
+    if declared := next((scale for scale in scales if "domain" in scale), None):
+        (first, last), log = declared["domain"], declared.get("type") == "log"
+        low, high = (0.0, float(spec["width"])) if axis == "x" else (float(spec["height"]), 0.0)
+        return (low, first), (high, last), log
+    texts = [(label[axis] - 0.5, str(label["text"]).replace("−", "-").replace(",", "")) for label in labels]
+    values = [(pixel, float(text)) for pixel, text in texts if text.lstrip("-").replace(".", "", 1).isdigit()]
+    return (values[0], values[-1], False) if values else ((0.0, 0.0), (1.0, 0.0), False)

@@ -52,19 +52,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _assign_work_unit(self, node: Any) -> None:
             """Assign the first unit of the kind that this process is for, or of the other where none is left."""
-            holds = self.nodes.index(node) < clusters
-            units = self.workqueue
-            unit = next((unit for unit in units if _is_test(unit) == holds), next(iter(units)))
-            units.move_to_end(unit, last=False)
+            holds, units = self.nodes.index(node) < clusters, self.workqueue
+            units.move_to_end(next((u for u in units if ("::" in u) == holds), next(iter(units))), last=False)
             super()._assign_work_unit(node)
 
     clusters = len(running_clusters())
     config.option.loadscopereorder = False
     return TwoQueues(config, log)
-
-
-def _is_test(unit: str) -> bool:
-    return "::" in unit
 
 
 @functools.cache

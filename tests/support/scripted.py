@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,10 +47,7 @@ def as_torch_says_it(path: Path) -> None:
         raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed") from None
 
 
-WRITERS: dict[str, Callable[[Path], object]] = {
-    "a folder": a_folder,
-    "as torch says it": as_torch_says_it,
-}
+WRITERS: dict[str, Callable[[Path], object]] = {"a folder": a_folder, "as torch says it": as_torch_says_it}
 
 
 def save_much(run: Run, writer: str) -> None:
@@ -82,10 +78,8 @@ def fail_in_a_save(run: Run) -> None:
 
 WRONG: dict[str, Callable[[Run], object]] = {
     "back": lambda run: (run.log(2, loss=1.0), run.log(1, loss=1.0)),
-    "fraction": lambda run: run.log(1.5, loss=1.0),  # type: ignore[arg-type]
     "text": lambda run: run.log(1, loss="low"),  # type: ignore[arg-type]
     "names": lambda run: run.log(1, **{f"m{k}": 1.0 for k in range(60)}),
-    "early save": lambda run: (run.log(9, loss=1.0), run.save(8, lambda path: None)),
     "no save": lambda run: (run.log(9, loss=1.0), run.save(9, lambda path: None)),
     "late": lambda run: (count_to(run, 10), run.log(10, val_loss=0.1)),
 }
@@ -95,25 +89,10 @@ def go_wrong(run: Run, how: str) -> None:
     WRONG[how](run)
 
 
-def print_dots(run: Run) -> None:
-    for _ in range(300_000):
-        print(".", end="")
-    count_to(run, 10)
-
-
 def show_progress(run: Run) -> None:
     for step in range(20_000):
         sys.stdout.write(f"\r{step} of 20000")
     count_to(run, 10)
-
-
-def signal_worker(run: Run, last: int = 10) -> None:
-    """Count, with its worker told to stop at the end, as by SLURM."""
-    count_to(run, last)
-    os.kill(parent(os.getppid()), signal.SIGTERM)
-    while True:
-        run.log(last, loss=1.0)  # no further step: how far a run gets until it stops is chance
-        time.sleep(0.001)
 
 
 def heed_by_itself(run: Run) -> None:
@@ -126,16 +105,9 @@ def heed_by_itself(run: Run) -> None:
         time.sleep(0.001)
 
 
-class Quits(BaseException):
-    """No exception, as of libraries that end their tasks by one."""
-
-
 ENDS: dict[str, BaseException] = {
     "KeyboardInterrupt": KeyboardInterrupt(),
-    "GeneratorExit": GeneratorExit(),
-    "Quits: no more": Quits("no more"),
     "it called sys.exit(3)": SystemExit(3),
-    "it called sys.exit('no luck')": SystemExit("no luck"),
 }
 
 
@@ -158,17 +130,11 @@ def leave_behind(run: Run, what: str) -> None:
     print("pid", os.getpid())
     if what == "a failure":
         raise ValueError
-    if what == "a stream":
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     if what == "an orphan":
         subprocess.run(["sh", "-c", "sleep 600 &"], check=True)
-    if what == "a thread":
-        threading.Thread(target=lambda: time.sleep(600)).start()
-    elif what == "a child":
-        os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
-    elif what == "a folder":
+    if what == "a folder":
         os.chdir("/")
-    elif what == "a variable":
+    if what == "a variable":
         os.environ["LEFT"] = "1"
 
 

@@ -1,13 +1,12 @@
 """Train runs on several processes each, see forks.py: how they ended, what they died of, or what they say if asked."""
 
-import io
 import itertools
 import json
 import os
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from ettsweep.trainer.training.distributed import SINGLE_PROCESS, ProcessGroup, 
 from ettsweep.trainer.training.run import prepare, train_run
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from ettsweep.trainer.training.trainer import initial_network
-from support.here import Here
+from support.here import Here, Polled, at_call
 from support.resident import forget_peak, peak_resident_bytes
 
 CPU = torch.device("cpu")
@@ -73,19 +72,6 @@ class Trial(NamedTuple):
         )
 
 
-def killed_at(location: Any, name: str, count: int) -> None:
-    """Have this process killed when it calls something for the `count`-th time."""
-    call, left = getattr(location, name), [count]
-
-    def kill(*args: Any, **kwargs: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return call(*args, **kwargs)
-
-    setattr(location, name, kill)
-
-
 def full_with(limit: int) -> None:
     """Have this process refuse memory for more than so many samples at once in training."""
     forward = Vit.forward
@@ -98,27 +84,24 @@ def full_with(limit: int) -> None:
     Vit.forward = limited  # type: ignore[method-assign]
 
 
-def half_written(state: Any, path: Path) -> None:
-    """Be killed with half of a checkpoint on disk."""
-    with io.BytesIO() as bytes_io:
-        torch.save(state, bytes_io)
-        path.write_bytes(bytes_io.getvalue()[: bytes_io.tell() // 2])
+def kill(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def third(call: Callable[..., None], code: Callable[..., None]) -> Callable[..., None]:
-    """Return what calls one thing twice, and then another."""
-    calls = itertools.count(1)
-    return lambda *args: (code if next(calls) == 3 else call)(*args)
+def half_written(state: Any, path: Path) -> None:
+    """Be killed with half of a checkpoint on disk."""
+    torch.save(state, path)
+    os.truncate(path, path.stat().st_size // 2)
+    kill()
 
 
 IN_THIRD = 68
 """Of the tensors that each process gathers of a run with AdamW and one block, 32 each time."""
 
 KILLED: dict[str, Callable[[], None]] = {
-    "while it is gathered": lambda: killed_at(async_checkpoint, "full_tensor", IN_THIRD),
-    "in the file": lambda: setattr(checkpoint, "_write", third(checkpoint._write, half_written)),
-    "before it counts": lambda: killed_at(Path, "rename", 3),
+    "while it is gathered": lambda: at_call(async_checkpoint, "full_tensor", IN_THIRD, kill),
+    "in the file": lambda: at_call(checkpoint, "_write", 3, half_written),
+    "before it counts": lambda: at_call(Path, "rename", 3, kill),
 }
 """How a process may be killed while it saves for the third time; the last two are the leader's."""
 
@@ -128,11 +111,11 @@ def say_groups(trial: Trial, group: ProcessGroup) -> Any:
     trainer = prepare(RunDir(Path(trial.run)).spec(), CPU, trial.execution(), group)
     trainer.network = group.wrap(trainer.model)
     trainer.train_step(0.25, trainer.task.batches(1))
-    mapping = {id(p): (g["lr"], g["weight_decay"]) for g in trainer.optimizer.param_groups for p in g["params"]}
-    parameters_result = parameters(trainer.model)
-    assert len(mapping) == len(parameters_result)
-    kinds = sorted({type(trainer.network).__name__, *(type(p).__name__ for p in parameters_result.values())})
-    return {"kinds": kinds, "groups": {name: mapping[id(parameter)] for name, parameter in parameters_result.items()}}
+    told = {id(p): (g["lr"], g["weight_decay"]) for g in trainer.optimizer.param_groups for p in g["params"]}
+    by_name = parameters(trainer.model)
+    assert len(told) == len(by_name)
+    kinds = sorted({type(trainer.network).__name__, *(type(p).__name__ for p in by_name.values())})
+    return {"kinds": kinds, "groups": {name: told[id(parameter)] for name, parameter in by_name.items()}}
 
 
 def say_weights(trial: Trial, group: ProcessGroup) -> Any:
@@ -166,7 +149,7 @@ def say_memory(trial: Trial, group: ProcessGroup) -> Any:
     for step in (1, 2):
         trainer.train_step(0.25, trainer.task.batches(step))
     trainer.evaluate()
-    peak_resident_bytes_result = peak_resident_bytes()
+    most = peak_resident_bytes()
     if trial.sharded:
         given = Run(environment={"ETTSWEEP_RUN": run.id, "ETTSWEEP_STATES": str(run.path / "states")})
         trainer.step = 2
@@ -175,16 +158,8 @@ def say_memory(trial: Trial, group: ProcessGroup) -> Any:
         (path,) = (run.path / "states").iterdir()
         saved_state = checkpoint.load_checkpoint(path, run.id) if group.is_leader else None
         checkpoint.restore(saved_state, trainer, given)
-    saved = peak_resident_bytes()
-    return {
-        key: value - before
-        for key, value in {
-            "weights": weights,
-            "built": built,
-            "most": peak_resident_bytes_result,
-            "saved": saved,
-        }.items()
-    }
+    peaks = {"weights": weights, "built": built, "most": most, "saved": peak_resident_bytes()}
+    return {key: value - before for key, value in peaks.items()}
 
 
 def say_restored(trial: Trial, group: ProcessGroup) -> Any:
@@ -206,7 +181,7 @@ SMALL = VitSpec(width=8, depth=1, heads=2, patch_size=4, image_size=8, channels=
 ASKED = {"groups": say_groups, "weights": say_weights, "memory": say_memory, "restored": say_restored}
 
 
-def take_part(trial: Trial, rank: int, given: "Polled | None", log: Callable[[str], None]) -> None:
+def take_part(trial: Trial, rank: int, given: Run | None, log: Callable[[str], None]) -> None:
     """Train as one process of a trial."""
     if trial.beside:
         async_checkpoint.LARGE_BYTES = 0
@@ -222,29 +197,25 @@ def take_part(trial: Trial, rank: int, given: "Polled | None", log: Callable[[st
     group.leave()
 
 
-class Polled(Run):
-    """A run as one process of a trial has it, which looks at each step whether something is to happen to it there."""
+def acting(trial: Trial, rank: int) -> Callable[[], bool]:
+    """Return what a process asks at each step: whether it is to stop there, if it is not killed."""
+    acts = rank == trial.rank and trial.after >= 0 and trial.how in ("", "stop", "kill")
+    calls = itertools.count()
 
-    def __init__(self, variables: Mapping[str, str], trial: Trial, rank: int) -> None:
-        super().__init__(environment=variables)
-        self._trial, self._calls = trial, 0
-        self._acts = rank == trial.rank and trial.after >= 0 and trial.how in ("", "stop", "kill")
-
-    @property
-    def should_stop(self) -> bool:
-        self._calls += 1
-        if not self._acts or self._calls <= self._trial.after:
+    def ask() -> bool:
+        if not acts or next(calls) < trial.after:
             return False
-        if self._trial.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if trial.how == "kill":
+            kill()
         return True
+
+    return ask
 
 
 def make(message: dict[str, Any]) -> list[str]:
     """Fork the processes of a trial; return how each ended."""
     trial = Trial(**message)
     here = None if trial.ask else Here(RunDir(Path(trial.run)), trial.world)
-    variables = here.variables if here else {}
     children = []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -255,7 +226,7 @@ def make(message: dict[str, Any]) -> list[str]:
         if pid == 0:
             meeting = {"RANK": rank, "WORLD_SIZE": trial.world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in meeting.items()})
-            given = Polled(variables, trial, rank) if here else None
+            given = Polled(here.variables, acting(trial, rank)) if here else None
             try:
                 take_part(trial, rank, given, lambda text: os.write(log, text.encode()))  # noqa: B023
             except LostProcessError as error:

@@ -16,10 +16,10 @@ from support.holds import ENDING, VARIABLE, is_stopped, mark_of
 @contextlib.contextmanager
 def held(*slots: str) -> Iterator[None]:
     """Hold slots as a worker of another command would."""
+    folder = Path(os.environ["ETTSWEEP_SLOTS"])
+    folder.mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as stack:
         for slot in slots:
-            folder = Path(os.environ["ETTSWEEP_SLOTS"])
-            folder.mkdir(mode=0o700, exist_ok=True)
             file = stack.enter_context((folder / f"{slot}.lock").open("w"))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -38,15 +38,12 @@ def owner(attempt: Attempt) -> int:
 def stopped_at_checkpoint(results: Path, but: str = "") -> Attempt:
     """Wait for a run that holds at the first checkpoint of its first attempt, see the fixture `hold_runs`."""
 
-    def look() -> Attempt | None:
+    def look() -> list[Attempt]:
         attempts = [run.attempt(1) for run in runs_in(results) if run.id != but and run.attempt_numbers()]
-        return next(
-            (attempt for attempt in attempts if is_stopped(owner(attempt)) and mark_of(owner(attempt)).exists()), None
-        )
+        return [attempt for attempt in attempts if is_stopped(owner(attempt)) and mark_of(owner(attempt)).exists()]
 
-    attempt = wait_for(look, "a run that holds")
-    assert isinstance(attempt, Attempt)
-    return attempt
+    stopped: list[Attempt] = wait_for(look, "a run that holds")
+    return stopped[0]
 
 
 @contextlib.contextmanager

@@ -8,10 +8,9 @@ from ettsweep.runs.attempt import Attempt
 
 def save_state(attempt: Attempt, step: int = 1, content: bytes = b"weights") -> Path:
     """Save a checkpoint of an attempt after a step, for the metrics that it has; return its path."""
-    run = Run(environment={"ETTSWEEP_STATES": str(attempt.states_path), "ETTSWEEP_METRICS": str(attempt.metrics_path)})
+    run = run_of(attempt)
     if attempt.metrics_path.exists():
-        data = attempt.metrics_path.read_bytes()
-        run._digest.update(data)
+        run._digest.update(data := attempt.metrics_path.read_bytes())
         run._bytes = len(data)
     run.save(step, lambda path: path.write_bytes(content))
     return attempt.state_path(step)
@@ -19,9 +18,8 @@ def save_state(attempt: Attempt, step: int = 1, content: bytes = b"weights") -> 
 
 def run_of(attempt: Attempt) -> Run:
     """Return the run that an attempt is at, as its program has it."""
-    paths = {"STATES": attempt.states_path, "METRICS": attempt.metrics_path}
-    names = {f"ETTSWEEP_{name}": str(path) for name, path in paths.items()}
-    return Run(environment={"ETTSWEEP_RUN": attempt.run.name, **names})
+    values = {"RUN": attempt.run.name, "STATES": attempt.states_path, "METRICS": attempt.metrics_path}
+    return Run(environment={f"ETTSWEEP_{name}": str(value) for name, value in values.items()})
 
 
 def checkpoint_path(attempt: Attempt) -> Path:

@@ -34,18 +34,6 @@ def misfits(task: ToyTask, model: ModelSpec, batch_size: int) -> list[str]:
     return [] if isinstance(model, ToySpec) else [f"model: task {task.kind} is for toys, got {model.kind}"]
 
 
-def forward_flops(model: ToySpec) -> int:
-    return 2 * model.width * model.outputs
-
-
-def parameters(model: ToySpec) -> tuple[Parameter, ...]:
-    return (Parameter("head", (Group.HEAD,), (model.outputs, model.width)),)
-
-
-def dims(model: ToySpec) -> Dims:
-    return Dims("vision", model.width, n_patch=None, n_out=model.outputs, mlp_ratio=model.mlp_ratio)
-
-
 class Toy(Network):
     def __init__(self, spec: ToySpec) -> None:
         super().__init__()
@@ -55,7 +43,7 @@ class Toy(Network):
         return nn.functional.linear(x_BD, self.head)
 
     def residual_blocks(self) -> Iterator[nn.Module]:
-        yield from ()
+        return iter(())
 
 
 def build(spec: ToySpec, strategy: StrategySpec) -> Toy:
@@ -101,9 +89,9 @@ TOY = Architecture(
     spec=ToySpec,
     presets={"toy-4": ToySpec(width=4)},
     name_letters={"outputs": "o"},
-    dims=dims,
-    parameters=parameters,
-    forward_flops=forward_flops,
+    dims=lambda model: Dims("vision", model.width, n_patch=None, n_out=model.outputs, mlp_ratio=model.mlp_ratio),
+    parameters=lambda model: (Parameter("head", (Group.HEAD,), (model.outputs, model.width)),),
+    forward_flops=lambda model: 2 * model.width * model.outputs,
     activation_bytes=lambda model, recompute: 4 * model.width,
     build="support.toy:build",
     example_inputs="support.toy:example_inputs",

@@ -79,6 +79,8 @@ def main(run, steps=80):
         time.sleep(0.015)
 '''
 
+SCORE = {"name": "err", "mode": "min"}
+
 RESUME = {"checkpoint": r"{out}/ckpt-(?P<step>\d+)\.json", "add": "--resume {checkpoint}"}
 
 
@@ -89,22 +91,18 @@ def write_walk(
     (folder / "walk.py").write_text(WALK)
     seed = "" if grid.get("seeds") == "none" else " --seed {seed}"
     command = f"{shlex.quote(sys.executable)} walk.py --lr {{lr}}{seed} --out {{out}}"
-    block = {
-        "command": command + (f" --faults {faults}" if faults else ""),
-        "score": {"name": "err", "mode": "min"},
-        "resume": RESUME,
-        "stop": {"grace": "1s"},
-    }
-    path = folder / f"{name}.yaml"
-    axes = {"centre": {"lr": 0.25}, "lr": {"range": [-1, 1]}, "seeds": [0, 1]}
-    path.write_text(yaml.safe_dump({"run": block | (run or {}), **axes, **grid}))
-    return path
+    command += f" --faults {faults}" if faults else ""
+    block = {"command": command, "score": SCORE, "resume": RESUME, "stop": {"grace": "1s"}}
+    return _write_grid(folder / f"{name}.yaml", block | (run or {}), **grid)
 
 
 def write_function(folder: Path) -> Path:
     """Write the function and a grid file that sweeps it; return the file."""
     (folder / "mine.py").write_text(FUNCTION)
-    block = {"function": "mine:main", "score": {"name": "err", "mode": "min"}, "steps": 80}
-    path = folder / "function.yaml"
-    path.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 0.25}, "lr": {"range": [-1, 1]}, "seeds": [0, 1]}))
+    return _write_grid(folder / "function.yaml", {"function": "mine:main", "score": SCORE, "steps": 80})
+
+
+def _write_grid(path: Path, run: dict[str, Any], **grid: Any) -> Path:
+    axes = {"centre": {"lr": 0.25}, "lr": {"range": [-1, 1]}, "seeds": [0, 1]}
+    path.write_text(yaml.safe_dump({"run": run, **axes, **grid}))
     return path

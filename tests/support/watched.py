@@ -101,7 +101,6 @@ def cells(family_view: FamilyView) -> dict[tuple[int, int], Cell]:
 # --- a terminal -----------------------------------------------------------------------------------------------------
 
 PLAIN_ENVIRONMENT = ("NO_COLOR", "COLORTERM", "COLUMNS", "LINES", "TMUX", "TERM_PROGRAM")
-SHELL = "before$"
 
 
 class Terminal:
@@ -112,12 +111,12 @@ class Terminal:
             pytest.skip("tmux is not installed")
         self._name = f"ettsweep-{uuid.uuid4().hex}"
         env = {key: value for key, value in os.environ.items() if key not in PLAIN_ENVIRONMENT}
-        shell = ["env", "PS1=before$ ", "HISTFILE=", "bash", "--norc", "--noprofile"]
+        setting = [f"{key}={value}" for key, value in variables.items()]
+        shell = ["env", *setting, "PS1=before$ ", "HISTFILE=", "bash", "--norc", "--noprofile"]
         size = ["-x", str(width), "-y", str(height)]
-        shell[1:1] = [f"{key}={value}" for key, value in variables.items()]
         command = ["tmux", "-L", self._name, "-f", "/dev/null", "new-session", "-d", *size, *shell]
         subprocess.run(command, env=env, check=True)
-        self.wait_for(re.escape(SHELL))
+        self.wait_for(r"before\$")
 
     def __enter__(self) -> "Terminal":
         return self
@@ -144,11 +143,8 @@ class Terminal:
 
     def wait_for(self, pattern: str) -> str:
         """Return what is seen once a pattern is among it."""
-        for_result: list[str] = wait_for(
-            lambda: [text for text in [self.seen()] if re.search(pattern, text, re.MULTILINE)],
-            pattern,
-        )
-        return for_result[0]
+        found: re.Match[str] = wait_for(lambda: re.search(pattern, self.seen(), re.MULTILINE), pattern)
+        return found.string
 
     def modes(self) -> str:
         """Return in what state the terminal is: its other screen, cursor, mouse."""

@@ -49,12 +49,9 @@ def test_each_strategy_is_in_its_own_coordinates(spec: Json) -> None:
 
 def test_mapped_points_with_the_same_bulk_step_lie_on_each_other(spec: Json) -> None:
     drawing = scene(spec, mapped=True)
-    assert [drawing.at(mark)[0] for mark in candidates(drawing).values()] == [
-        (pytest.approx(-6), pytest.approx(-1))
-    ] * 4
-    assert sorted(mark.size for mark in candidates(drawing).values()) == [230, 560, 890, 1220], (
-        "rings around each other"
-    )
+    best = candidates(drawing).values()
+    assert [drawing.at(mark)[0] for mark in best] == [(pytest.approx(-6), pytest.approx(-1))] * 4
+    assert sorted(mark.size for mark in best) == [230, 560, 890, 1220], "rings around each other"
     assert len({text.dy for text in drawing.of("text")}) == 4, "names above names"
     values = {(round(x), round(y)) for mark in drawing.of("symbol") for x, y in drawing.at(mark)}
     assert values == {(-6, -1), (-5, -1), (-6, 0), (-7, 0)}
@@ -63,10 +60,6 @@ def test_mapped_points_with_the_same_bulk_step_lie_on_each_other(spec: Json) -> 
 def test_strategies_differ_in_colour_and_in_shape_and_are_named(spec: Json) -> None:
     drawing = scene(spec)
     assert drawing.legend == list(NAMES)
-    assert {name: mark.stroke for name, mark in drawing.entries.items()} == {
-        name: strategy_colour(name) for name in NAMES
-    }
+    assert [mark.stroke for mark in drawing.entries.values()] == [strategy_colour(name) for name in NAMES]
     assert len({mark.shape for mark in drawing.entries.values()}) == 4
-    small = {(mark.told["strategy"], mark.shape, mark.fill) for mark in drawing.of("symbol", size=22)}
-    assert small == {(name, mark.shape, mark.stroke) for name, mark in drawing.entries.items()}
     assert sorted(drawing.texts()) == sorted(NAMES)

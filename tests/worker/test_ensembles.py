@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from support.commandline import (
-    GRID,
-    assert_as_if_undisturbed,
     assert_close_to_undisturbed,
     ettsweep,
     runs_in,
@@ -83,30 +81,11 @@ def held_ensemble(results: Path, hold_runs: Callable[[int], None]) -> Held:
     return wait
 
 
-def ensemble_of(run: RunDir) -> int:
-    latest = run.latest_attempt()
-    assert latest is not None
-    return int(latest.execution().get("ensemble", 1))
-
-
 # --- real workers -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("process", "warm")
 class TestWorkers:
-    @pytest.mark.slow
-    def test_an_ensemble_is_of_one_process_and_its_runs_are_close_to_runs_alone(
-        self, grid: Ask, results: Path, alone: Alone
-    ) -> None:
-        grid(runs=4, recipe=GRID["recipe"])
-        runs = wait_for_results(results, 4)
-        assert sorted(map(ensemble_of, runs)) == [1, 3, 3, 3]
-        assert len({owner(run.attempt(1)) for run in runs}) == 1
-        for run in runs:
-            (assert_close_to_undisturbed if ensemble_of(run) > 1 else assert_as_if_undisturbed)(run, alone)
-            assert run.attempt(1).read_heartbeat()
-            assert result_of(run)["environment"]["code"] == run.attempt(1).provenance()["code"]
-
     @pytest.mark.slow
     def test_one_run_is_cancelled_another_diverges_and_the_last_goes_on(
         self, grid: Ask, results: Path, held_ensemble: Held, alone: Alone
@@ -131,7 +110,9 @@ class TestWorkers:
         self, grid: Ask, results: Path, held_ensemble: Held, alone: Alone
     ) -> None:
         grid()
-        _, worker = held_ensemble()
+        runs, worker = held_ensemble()
+        assert [owner(run.attempt(1)) for run in runs] == [worker] * 3
+        assert [run.attempt(1).execution()["ensemble"] for run in runs] == [3] * 3
         end_stopped(worker, signal.SIGKILL)
         grid("trainer.ensemble=2")
         for run in wait_for_results(results, 3):

@@ -1,8 +1,6 @@
 """Sweeps in real workers: one run starts first, and after three that fail the same way no more start."""
 
 import json
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,17 +21,17 @@ pytestmark = pytest.mark.usefixtures("process")
 def grid(tmp_path: Path, results: Path) -> Ask:
     """Return a function that requests runs of a shell's commands in two slots; each has a seed."""
 
-    def ask(script: str, *options: object, seeds: int = 8, reach: int = 0, code: int = 0, command: str = "grid") -> Any:
+    def ask(script: str, *options: object, code: int = 0) -> Any:
         content = {
             "run": {"command": ["sh", "-c", f": {{lr}} {{seed}}; cd {tmp_path}; {script}"], "score": SCORE},
             "centre": {"lr": 0.25},
-            "lr": {"range": [-reach, reach]},
-            "seeds": list(range(seeds)),
+            "lr": {"range": [0, 0]},
+            "seeds": list(range(8)),
         }
         path = tmp_path / "sweep.yaml"
         path.write_text(yaml.safe_dump(content))
         slots = "--launch-set", "slots=2", "--results", results
-        return ettsweep(command, path, *slots, *options, code=code).stderr.replace(f" --results {results}", "")
+        return ettsweep("grid", path, *slots, *options, code=code).stderr.replace(f" --results {results}", "")
 
     return ask
 
@@ -59,19 +57,13 @@ def test_after_three_that_fail_alike_no_more_start_until_retry(tmp_path: Path, r
     assert {row["reason"] for row in rows if row["state"] == "cancelled"} == {reason}
     assert reason in told
     assert told.count(failed) == 1
-    watched = ettsweep("watch", "--results", results, code=1).stderr.replace(f" --results {results}", "")
-    assert reason in watched
     judged = ettsweep("verify-optimum", "--format", "json", "--results", results, code=1)
     (verdict,) = json.loads(judged.stdout)
     assert {run["state"] for run in verdict["why"]["stuck"]} == {"failed", "cancelled"}
     assert verdict["why"]["next"] == [["ettsweep", "retry", "--sweep", "sweep", "--strategy", "standard"]]
-
     assert f"are cancelled: {reason}" in grid(NO_DATA), "a person decides"
     assert started(results) == 3
-
     retry = "retry", "--sweep", "sweep", "--yes", "--launch-set", "slots=2", "--results", results
-    ettsweep(*retry)
-    wait_for(lambda: started(results) == 6 and states(results) == {"cancelled": 5, "failed": 3}, "the end")
     (tmp_path / "mended").touch()
     ettsweep(*retry)
     wait_for(lambda: states(results) == {"done": 8}, "the end")
@@ -93,18 +85,3 @@ def test_one_run_starts_first_until_its_first_metric_and_then_all_slots_train(
     wait_for(lambda: (tmp_path / "began").read_text().split() == ["before", "after"], "the second")
     (tmp_path / "end").touch()
     wait_for(lambda: states(results) == {"done": 8}, "the end")
-
-
-@pytest.mark.slow
-def test_the_others_do_not_wait_for_a_first_run_whose_worker_was_killed(
-    tmp_path: Path, results: Path, grid: Ask
-) -> None:
-    grid(f"test -e began || {{{{ touch began; sleep 600; }}}}; {SAYS}")
-    wait_for((tmp_path / "began").exists, "the first")
-    wait_for(lambda: len(worker_pids(results)) == 2, "both workers")
-    (first,) = (run for run in runs_in(results) if run.attempt_numbers())
-    owner = first.attempt(1).owner()
-    assert owner is not None
-    os.kill(owner.pid, signal.SIGKILL)
-    wait_for(lambda: states(results) == {"done": 8}, "the end")
-    assert [len(run.attempt_numbers()) for run in runs_in(results)].count(2) == 1

@@ -24,6 +24,8 @@ Start = Callable[..., Program]
 DESCENDANTS = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; "
 """Of a shell: a child, one in a session of its own, and an orphan."""
 
+WAIT = "while :; do sleep 0.05; done"
+
 
 @pytest.fixture
 def run_id(tmp_path: Path) -> str:
@@ -54,8 +56,10 @@ def left(run_id: str) -> list[int]:
     return list(processes_with(f"ETTSWEEP_OUT={run_id}"))
 
 
-@pytest.mark.parametrize(("script", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", -9)])
-def test_the_exit_code_is_that_of_its_leader(begin: Start, run_id: str, script: str, code: int) -> None:
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), (DESCENDANTS + "exit 3", 3), ("kill -9 $$", -9)])
+def test_the_exit_code_is_that_of_its_leader_and_its_descendants_end_with_it(
+    begin: Start, run_id: str, script: str, code: int
+) -> None:
     child = begin(script)
     assert ended(child, 60)
     assert child.code == code
@@ -67,29 +71,12 @@ def test_what_it_prints_is_in_the_file_and_its_input_is_empty(begin: Start, tmp_
     assert (tmp_path / "output.txt").read_text() == f"out\nerr\n{tmp_path}\n"
 
 
-def test_its_descendants_end_with_it(begin: Start, run_id: str) -> None:
-    child = begin(DESCENDANTS + "exit 3")
-    assert ended(child, 60)
-    assert child.code == 3
-    assert not left(run_id)
-
-
 def test_a_signal_reaches_its_leader_alone(begin: Start, run_id: str, tmp_path: Path) -> None:
-    child = begin(f"trap 'echo told; exit 5' TERM; {DESCENDANTS} echo ready; while :; do sleep 0.05; done")
+    child = begin(f"trap 'echo told; exit 5' TERM; {DESCENDANTS} echo ready; {WAIT}")
     wait_for(lambda: "ready" in (tmp_path / "output.txt").read_text(), "its start")
     child.signal(signal.SIGTERM)
     assert ended(child, 60)
     assert (child.code, (tmp_path / "output.txt").read_text()) == (5, "ready\ntold\n")
-    assert not left(run_id)
-
-
-def test_one_that_heeds_nothing_is_killed_with_all_below(begin: Start, run_id: str, tmp_path: Path) -> None:
-    child = begin(f"trap '' TERM INT HUP; {DESCENDANTS} echo ready; while :; do sleep 0.05; done")
-    wait_for(lambda: "ready" in (tmp_path / "output.txt").read_text(), "its start")
-    child.signal(signal.SIGTERM)
-    assert not ended(child, 0.3)
-    child.kill()
-    assert (child.is_over, child.code) == (True, -9)
     assert not left(run_id)
 
 
@@ -114,7 +101,7 @@ def test_a_child_of_one_whose_first_thread_alone_has_ended_is_found() -> None:
 
 
 def test_all_end_though_all_were_stopped_their_supervisor_too(begin: Start, run_id: str) -> None:
-    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
+    child = begin(DESCENDANTS + WAIT)
     wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
     for pid in left(run_id):
         with contextlib.suppress(ProcessLookupError):  # one that sleeps for 50 ms has ended
@@ -126,7 +113,7 @@ def test_all_end_though_all_were_stopped_their_supervisor_too(begin: Start, run_
 def test_a_supervisor_that_does_not_answer_is_killed_with_all_that_it_had(
     begin: Start, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
+    child = begin(DESCENDANTS + WAIT)
     wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
     monkeypatch.setattr("ettsweep.worker.program.KILL_S", 0.05)
     monkeypatch.setattr(child, "_say", lambda line: None)
@@ -152,7 +139,7 @@ def test_signals_have_their_usual_meaning_in_the_command(begin: Start) -> None:
 
 
 def test_a_supervisor_that_is_killed_leaves_nothing_either(begin: Start, run_id: str) -> None:
-    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
+    child = begin(DESCENDANTS + WAIT)
     os.kill(child.supervisor_pid, signal.SIGKILL)
     assert ended(child, 60)
     assert child.code is None
@@ -165,7 +152,7 @@ import os, sys, time
 from pathlib import Path
 from ettsweep.worker.program import Command, Program
 variables = {{"ETTSWEEP_RUN": "run", "ETTSWEEP_OUT": {run_id!r}, "ETTSWEEP_OUTPUT": {str(tmp_path / "output.txt")!r}}}
-words = ("sh", "-c", {DESCENDANTS + "while :; do sleep 0.05; done"!r})
+words = ("sh", "-c", {DESCENDANTS + WAIT!r})
 child = Program(Command(words, Path({str(tmp_path)!r}), os.environ), [variables])
 print("ready", flush=True)
 time.sleep(600)

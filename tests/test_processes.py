@@ -1,7 +1,6 @@
 """Processes are told apart, and alive from dead."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -64,9 +63,3 @@ def test_a_process_that_the_system_hides_from_other_users_may_be_alive() -> None
     if "mount" in seen.stderr or "unshare" in seen.stderr:
         pytest.skip("mounting a file system is not allowed here")
     assert seen.stdout == "False unknown\n", seen.stderr
-
-
-@pytest.mark.parametrize("pid", [math.inf, 10**400, None])
-def test_a_number_that_no_process_has_names_none_that_lives(pid: object) -> None:
-    process = Process.from_json(process_identity().to_json() | {"pid": pid})
-    assert process is None or process.liveness() == "dead"

@@ -160,7 +160,6 @@ def test_a_score_is_the_best_or_that_at_a_step(results: Path, train: Train, take
         ({"function": "wlak:main"}, "there is no module wlak"),
         ({"function": "main"}, "MODULE:NAME such as mypackage.train:main is expected, got 'main'"),
         ({"with": {"stepz": 3}}, "with.stepz: main in"),
-        ({"code": ["*.cfg"]}, "code: no file in"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_submitted(

@@ -14,7 +14,6 @@ from support.commandline import wait_for
 from support.own_code import processes_with
 
 from ettsweep.errors import InputError
-from ettsweep.worker import supervisor
 from ettsweep.worker.program import Command, Program, kill_processes_of
 
 pytestmark = pytest.mark.usefixtures("process")
@@ -80,45 +79,21 @@ def test_a_signal_reaches_its_leader_alone(begin: Start, run_id: str, tmp_path: 
     assert not left(run_id)
 
 
-def test_a_child_of_one_whose_first_thread_alone_has_ended_is_found() -> None:
-    """A process that is killed looks ended before its last thread has, and before its children are given to another."""
-    script = (
-        "import ctypes, subprocess, threading, time\n"
-        "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
-        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
-        "ctypes.CDLL(None).pthread_exit(0)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        try:
-            wait_for(lambda: "State:\tZ" in Path(f"/proc/{parent.pid}/status").read_text(), "the end of that thread")
-            below = supervisor._below()
-        finally:
-            os.kill(child, signal.SIGKILL)
-            parent.kill()
-    assert {child, parent.pid} <= set(below)
-
-
-def test_all_end_though_all_were_stopped_their_supervisor_too(begin: Start, run_id: str) -> None:
-    child = begin(DESCENDANTS + WAIT)
-    wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
-    for pid in left(run_id):
-        with contextlib.suppress(ProcessLookupError):  # one that sleeps for 50 ms has ended
-            os.kill(pid, signal.SIGSTOP)
-    child.kill()
-    assert not left(run_id)
-
-
-def test_a_supervisor_that_does_not_answer_is_killed_with_all_that_it_had(
-    begin: Start, run_id: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("supervisor", ["stopped", "silent"])
+def test_all_end_though_all_were_stopped_or_their_supervisor_does_not_answer(
+    begin: Start, run_id: str, monkeypatch: pytest.MonkeyPatch, supervisor: str
 ) -> None:
     child = begin(DESCENDANTS + WAIT)
     wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
-    monkeypatch.setattr("ettsweep.worker.program.KILL_S", 0.05)
-    monkeypatch.setattr(child, "_say", lambda line: None)
+    if supervisor == "stopped":
+        for pid in left(run_id):
+            with contextlib.suppress(ProcessLookupError):  # one that sleeps for 50 ms has ended
+                os.kill(pid, signal.SIGSTOP)
+    else:
+        monkeypatch.setattr("ettsweep.worker.program.KILL_S", 0.05)
+        monkeypatch.setattr(child, "_say", lambda line: None)
     child.kill()
-    assert (child.is_over, child.code) == (True, None)
+    assert child.is_over
     assert not left(run_id)
 
 
@@ -140,6 +115,7 @@ def test_signals_have_their_usual_meaning_in_the_command(begin: Start) -> None:
 
 def test_a_supervisor_that_is_killed_leaves_nothing_either(begin: Start, run_id: str) -> None:
     child = begin(DESCENDANTS + WAIT)
+    wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
     os.kill(child.supervisor_pid, signal.SIGKILL)
     assert ended(child, 60)
     assert child.code is None
@@ -167,22 +143,20 @@ time.sleep(600)
     wait_for(lambda: not left(run_id), "the end of all")
 
 
-def test_what_both_have_left_is_found_by_its_environment(begin: Start, run_id: str) -> None:
-    environment = os.environ | {"ETTSWEEP_OUT": run_id}
-    processes = [subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) for _ in range(3)]
-    other = subprocess.Popen(["sleep", "600"], env=os.environ | {"ETTSWEEP_OUT": f"{run_id}0"})
+def test_what_both_have_left_is_found_by_its_environment(run_id: str) -> None:
+    def sleeps(out: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(["sleep", "600"], env=os.environ | {"ETTSWEEP_OUT": out}, start_new_session=True)
+
+    ours, other = [sleeps(run_id) for _ in range(2)], sleeps(f"{run_id}0")
     # An environment shows once a process has begun its program.
-    wait_for(lambda: len(left(run_id)) == 3, "their start")
-    killed = kill_processes_of(run_id)
-    assert sorted(killed) == sorted(process.pid for process in processes)
-    for process in processes:
-        assert process.wait() == -9
+    wait_for(lambda: len(left(run_id)) == 2, "their start")
+    assert sorted(kill_processes_of(run_id)) == sorted(process.pid for process in ours)
+    assert [process.wait() for process in ours] == [-9, -9]
     assert other.poll() is None
     other.kill()
     other.wait()
 
 
-def test_a_program_that_is_not_there_is_told(begin: Start, run_id: str) -> None:
+def test_a_program_that_is_not_there_is_told(begin: Start) -> None:
     with pytest.raises(InputError, match=r"cannot start .*nonesuch: No such file or directory"):
         begin("", "nonesuch", "x")
-    assert not left(run_id)

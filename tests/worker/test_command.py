@@ -230,9 +230,9 @@ def test_a_cancelled_run_is_killed_with_all_below_where_it_does_not_heed(results
     assert "did not stop within 1 s: killed" in run.attempt(1).log_text()
 
 
-def test_a_command_gets_the_signal_of_its_choice_and_may_save_before_it_ends(train: Train) -> None:
-    script = "trap 'echo saved > {out}/saved; exit 1' USR1; " + says(1, loss=1.0) + TELL_WORKER + WAIT
-    run = train(shell(script), stop={"signal": "USR1"})
+def test_a_stopped_command_gets_the_signal_of_its_choice_and_may_save_before_it_ends(train: Train) -> None:
+    script = "trap 'echo saved > {out}/saved; exit 1' USR1; " + says(1, loss=1.0) + TELL_WORKER + "kill -STOP $$; "
+    run = train(shell(script + WAIT), stop={"signal": "USR1", "grace": "1min"})
     assert run.status().state is State.INTERRUPTED
     assert (run.path / "out" / "saved").read_text() == "saved\n"
     assert (run.attempt(1).path / "stop").exists(), "what ETTSWEEP_STOP names"
@@ -245,7 +245,7 @@ def test_a_signal_that_reaches_worker_and_command_at_once_interrupts_the_run(tra
 
 
 @pytest.mark.parametrize(
-    ("first", "steps", "state"), [(1, None, State.INTERRUPTED), (1, 40, State.INTERRUPTED), (0, 15, State.DONE)]
+    ("first", "steps", "state"), [(1, None, State.INTERRUPTED), (1, 15, State.INTERRUPTED), (0, 15, State.DONE)]
 )
 def test_a_command_that_is_told_to_stop_and_exits_with_0_is_done_only_at_its_last_step(
     train: Train, first: int, steps: int | None, state: State

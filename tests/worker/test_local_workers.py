@@ -33,14 +33,12 @@ from support.own_code import processes_with, result_of
 from support.slots import held, owner, stopped_at_checkpoint, wait_for_results, waiting
 from support.states import save_state
 
-from ettsweep.launch.liveness import SchedulerLiveness
-from ettsweep.launch.local import LocalProfile, WorkerRespawner
+from ettsweep.launch.local import LocalProfile
 from ettsweep.launch.slots import held_slots as held_locks
 from ettsweep.launch.slots import make_lock_dir
-from ettsweep.launch.submissions import VacantSlot, submission_folders
+from ettsweep.launch.submissions import submission_folders
 from ettsweep.launch.submit import submit
 from ettsweep.processes import process_identity
-from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import RunIndex
 from ettsweep.runs.point import Point
@@ -174,35 +172,18 @@ def test_another_worker_takes_on_the_run_of_a_killed_one(grid: Any, results: Pat
 # --- replaced -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def half_dead(grid: Any, results: Path, hold_runs: Hold) -> tuple[Attempt, int]:
-    """Return an attempt whose worker was killed, and the other worker, which is stopped; two runs wait for them."""
+def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Path, hold_runs: Hold) -> None:
     hold_runs(2)
     ettsweep(*grid(runs=4), *TWO_SLOTS)
     lost = stopped_at_checkpoint(results)
     other = owner(stopped_at_checkpoint(results, but=lost.run.name))
     os.kill(owner(lost), signal.SIGKILL)
     wait_for(lambda: not alive(owner(lost)), "the worker to end")
-    return lost, other
-
-
-def vacancies(results: Path) -> list[VacantSlot]:
-    return SchedulerLiveness(results).vacant_slots(
-        [run for run, row in status(results).items() if row["state"] == "queued"]
-    )
-
-
-def logs_of_workers(results: Path) -> int:
-    return len(list(results.glob("jobs/*/*_log.out")))
-
-
-def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Path, half_dead: Any) -> None:
-    lost, other = half_dead
     assert Counter(row["state"] for row in status(results).values()) == {"queued": 3, "running": 1}
     assert re.search(r"^no worker in cpu-\d: it died; a command", ettsweep("status", "--results", results).stderr, re.M)
     values = (*grid(runs=4), *TWO_SLOTS)
     assert "1 idle slot would get a new worker\n" in ettsweep(*values, "--dry-run").stderr
-    assert logs_of_workers(results) == 2
+    assert len(list(results.glob("jobs/*/*_log.out"))) == 2
     assert "1 idle slot has a new worker\n" in ettsweep(*values).stderr
     assert "has a new worker" not in ettsweep(*values).stderr, "it lives"
     wait_for_results(results, 3)
@@ -212,21 +193,6 @@ def test_the_next_command_uses_the_slot_of_a_dead_worker(grid: Any, results: Pat
     assert sorted(run.attempt_numbers() for run in runs) == [[1], [1], [1], [1, 2]]
     assert RunDir(lost.run).attempt(2).resumed_from()[0] == 1
     assert_as_if_undisturbed(RunDir(lost.run))
-
-
-@pytest.mark.slow
-def test_of_two_commands_that_follow_one_replaces_a_dead_worker(results: Path, half_dead: Any) -> None:
-    vacant = vacancies(results)
-    assert [each.died for each in vacant] == [True]
-    now_s, messages = [0.0], list[str]()
-    first, second = (WorkerRespawner(20.0, messages.append, clock=lambda: now_s[0]) for _ in range(2))
-    for now_s[0], workers in ((0.0, 2), (19.0, 2), (21.0, 3)):  # at first it is not yet dead for long
-        first.poll(vacant)
-        second.poll(vacant)
-        assert logs_of_workers(results) == workers
-    assert list(filter(None, messages)) == ["1 idle slot has a new worker"]
-    assert vacancies(results) == []
-    wait_for_results(results, 3)
 
 
 # --- cleaned --------------------------------------------------------------------------------------------------------

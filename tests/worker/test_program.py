@@ -79,19 +79,12 @@ def test_a_signal_reaches_its_leader_alone(begin: Start, run_id: str, tmp_path: 
     assert not left(run_id)
 
 
-@pytest.mark.parametrize("supervisor", ["stopped", "silent"])
-def test_all_end_though_all_were_stopped_or_their_supervisor_does_not_answer(
-    begin: Start, run_id: str, monkeypatch: pytest.MonkeyPatch, supervisor: str
-) -> None:
+def test_all_end_though_all_were_stopped_their_supervisor_too(begin: Start, run_id: str) -> None:
     child = begin(DESCENDANTS + WAIT)
     wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
-    if supervisor == "stopped":
-        for pid in left(run_id):
-            with contextlib.suppress(ProcessLookupError):  # one that sleeps for 50 ms has ended
-                os.kill(pid, signal.SIGSTOP)
-    else:
-        monkeypatch.setattr("ettsweep.worker.program.KILL_S", 0.05)
-        monkeypatch.setattr(child, "_say", lambda line: None)
+    for pid in left(run_id):
+        with contextlib.suppress(ProcessLookupError):  # one that sleeps for 50 ms has ended
+            os.kill(pid, signal.SIGSTOP)
     child.kill()
     assert child.is_over
     assert not left(run_id)

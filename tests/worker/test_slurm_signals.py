@@ -333,12 +333,11 @@ NO_SCONTROL = {"python": f"env PATH=/nowhere {sys.executable}"}
 
 
 @pytest.mark.parametrize(
-    ("message", "location", "hears", "profile", "resumed"),
+    ("message", "location", "profile"),
     [
-        pytest.param(REQUEUE, "step", True, {}, HELD_STEP, id="requeued"),
-        pytest.param(REQUEUE, "step", False, {}, HELD_STEP // 25 * 25, id="killed-before-it-saved", marks=slow),
-        pytest.param(WARN, "step", True, NO_SCONTROL, HELD_STEP, id="in-a-container-by-its-batch-script", marks=slow),
-        pytest.param(WARN, "start", False, {}, None, id="warned-before-it-listens", marks=slow),
+        pytest.param(REQUEUE, "step", {}, id="requeued"),
+        pytest.param(WARN, "step", NO_SCONTROL, id="in-a-container-by-its-batch-script", marks=slow),
+        pytest.param(WARN, "start", {}, id="warned-before-it-listens", marks=slow),
     ],
 )
 def test_a_run_whose_job_comes_back_goes_on_where_it_was(
@@ -349,12 +348,10 @@ def test_a_run_whose_job_comes_back_goes_on_where_it_was(
     statuses: Onlooker,
     message: tuple[str, ...],
     location: str,
-    hears: bool,
     profile: dict[str, Any],
-    resumed: int | None,
 ) -> None:
-    """It goes on at the very step, or at its last checkpoint where SLURM killed it first, or begins where it had not."""
-    ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at(location, deaf=None if hears else 0)))
+    """It goes on at the very step, or begins where it had not."""
+    ettsweep(*asks(tmp_path, 1, STEPS, **profile, **hold.at(location, deaf=0 if location == "start" else None)))
     hold.wait()
     job = f"{array(results)}_0"
     cluster.run(*message, job)
@@ -364,12 +361,11 @@ def test_a_run_whose_job_comes_back_goes_on_where_it_was(
     assert {row["state"] for row in statuses()} <= {"queued", "running", "done"}
     assert {row["job"] for row in statuses()} <= {job, None}
     run = only_run(results)
-    if resumed is None:
+    if location == "start":
         assert lives(run) == [(job, 1)]
     else:
         assert lives(run) == [(job, 0), (job, 1)]
-        assert (run.attempt(1).failure() is not None) == hears
-        assert_resumed(run, resumed)
+        assert_resumed(run, HELD_STEP)
     assert restarts(cluster, job) == 1
     assert_all_as_if_undisturbed(results)
 

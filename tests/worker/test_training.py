@@ -135,16 +135,6 @@ def test_a_state_that_cannot_be_written_leaves_the_one_before(results: Path) -> 
     assert run.result() is not None
 
 
-def test_a_state_whose_metrics_were_changed_is_not_used(results: Path) -> None:
-    run, attempt, _ = train(results, "fail_in_a_save")
-    text = attempt.metrics_path.read_text()
-    attempt.metrics_path.write_text(text.replace('"step": 3', '"step": 4', 1))
-    run.retry()
-    _, second, _ = train(results, "count_to")
-    assert second.resumed_from() == (0, 0)
-    assert "changed since the state after step 10 was saved" in second.log_text()
-
-
 @pytest.mark.parametrize(
     ("how", "message"),
     [

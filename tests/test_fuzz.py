@@ -262,7 +262,7 @@ def test_no_command_ends_with_a_traceback_whatever_it_is_started_with(
     text.write_text("\n\n".join(paragraphs), encoding="utf-8")
     tools = tmp_path / "tools"  # without SLURM
     tools.mkdir()
-    for tool in ("bash", "env", "unshare"):
+    for tool in ("bash", "env", "true", "unshare"):
         (tools / tool).symlink_to(shutil.which(tool, path=os.defpath) or "missing")
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setenv("ETTSWEEP_RESULTS", str(results))

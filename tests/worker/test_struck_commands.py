@@ -53,49 +53,33 @@ START_S = 0.75
 pytestmark = [pytest.mark.usefixtures("process"), pytest.mark.slow]
 
 
-class Storm:
-    """Strikes at the runs of a results folder.
+def processes(results: Path) -> dict[str, list[int]]:
+    """Return the pids of all processes of all runs, by what they are."""
+    found: dict[str, list[int]] = {"worker": workers(results), "supervisor": [], "leader": [], "below": []}
+    kinds = {b"supervisor.py": "supervisor", b"tree.py": "leader"}
+    outs = (f"ETTSWEEP_OUT={run.path.resolve() / 'out'}" for run in runs_in(results))
+    for pid, words in processes_with(*outs).items():
+        names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
+        found[next((kinds[name] for name in names if name in kinds), "below")].append(pid)
+    return found
 
-    Attributes:
-        struck: what was struck, by what.
-        rng: decides what comes next.
-    """
 
-    def __init__(self, results: Path) -> None:
-        self.struck = list[str]()
-        self._results = results
-        self.rng = random.Random(SEED)
-
-    def processes(self) -> dict[str, list[int]]:
-        """Return the pids of all processes of all runs, by what they are."""
-        found: dict[str, list[int]] = {"supervisor": [], "leader": [], "below": []}
-        kinds = {b"supervisor.py": "supervisor", b"tree.py": "leader"}
-        outs = (f"ETTSWEEP_OUT={run.path.resolve() / 'out'}" for run in runs_in(self._results))
-        for pid, words in processes_with(*outs).items():
-            names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
-            found[next((kinds[name] for name in names if name in kinds), "below")].append(pid)
-        return found
-
-    def strike(self) -> None:
-        """Strike at something, if there is anything."""
-        processes = {**self.processes(), "worker": workers(self._results)}
-        if kinds := [kind for kind, pids in processes.items() if pids]:
-            kind = self.rng.choice(kinds)
-            if struck := self._signal(kind, self.rng.choice(sorted(processes[kind]))):
-                self.struck.append(struck)
-
-    def _signal(self, kind: str, pid: int) -> str:
-        number, name = self.rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1]), ""
-        try:
-            if self.rng.random() < 0.25:  # frozen first, as by a debugger or a full machine
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(0.2)
-                os.kill(pid, signal.SIGCONT)
-                name = "STOP+"
-            os.kill(pid, number)
-        except ProcessLookupError:
-            return ""
-        return f"{name}{number.name.removeprefix('SIG')} {kind}"
+def strike(rng: random.Random, results: Path) -> str:
+    """Strike at a process, if there is any; return what was struck, by what."""
+    targets = {kind: pids for kind, pids in processes(results).items() if pids}
+    if not targets:
+        return ""
+    kind = rng.choice(list(targets))
+    pid, number = rng.choice(sorted(targets[kind])), rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
+    try:
+        if frozen := rng.random() < 0.25:  # first, as by a debugger or a full machine
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGCONT)
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return ""
+    return f"{'STOP+' if frozen else ''}{number.name.removeprefix('SIG')} {kind}"
 
 
 def test_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path) -> None:
@@ -121,19 +105,19 @@ def test_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path) -> 
     def ended() -> bool:
         return bool(runs_in(results)) and all(run.result() for run in runs_in(results))
 
-    storm = Storm(results)
+    rng, struck = random.Random(SEED), list[str]()
     with (tmp_path / "follow.log").open("w") as log:
         following = follow()
         while not ended():
             if following.poll() is not None:
                 following = follow()
-            time.sleep(storm.rng.uniform(0.4, 1.6) * START_S)  # how often it strikes; nothing waits for this
-            if len(storm.struck) < STRIKES:
-                storm.strike()
+            time.sleep(rng.uniform(0.4, 1.6) * START_S)  # how often it strikes; nothing waits for this
+            if len(struck) < STRIKES:
+                struck += filter(None, [strike(rng, results)])
         following.wait()
-    runs, struck = runs_in(results), storm.struck
+    runs = runs_in(results)
     assert [run.status().state for run in runs] == [State.DONE] * len(seeds), struck
-    wait_for(lambda: not any(storm.processes().values()), "the end of all processes")
+    wait_for(lambda: not any(processes(results).values()), "the end of all processes")
     ettsweep(*asked, calm)
     for run in runs:
         assert run.metrics_path.read_bytes() == RunDir(calm / "runs" / run.id).metrics_path.read_bytes(), struck

@@ -90,6 +90,7 @@ def test_commands_at_the_same_instant_train_each_run_once_after_they_have_ended(
     wait_for(lambda: not any(alive(pid) for pid in workers), "the workers to end")
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_slot_says_who_has_it(grid: Any, tmp_path: Path, results: Path, hold_runs: Hold) -> None:
     hold_runs(1)
     waiting_results = tmp_path / "waiting"

@@ -49,15 +49,9 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("output", "name"),
-    [
-        *zip([*KILLED, TOLD], ["SIGKILL", "SIGTERM", "SIGUSR1", "SIGTERM"], strict=True),
-        (TOLD.replace("got signal: 15", "got signal: 99"), ""),
-    ],
-)
-def test_torchrun_or_a_process_of_it_was_killed_by_others(output: str, name: str) -> None:
-    assert signal_below(output.splitlines()) == name
+def test_torchrun_or_a_process_of_it_was_killed_by_others() -> None:
+    assert [signal_below(each.splitlines()) for each in KILLED] == ["SIGKILL", "SIGTERM", "SIGUSR1"]
+    assert signal_below(TOLD.splitlines()) == "SIGTERM"
 
 
 def test_a_process_that_torchrun_ends_since_another_has_failed_was_not_killed_by_others() -> None:
@@ -125,32 +119,19 @@ BOX = "╭─ {} ─────────────────╮\n│ {} 
             "Could not override 'lr'.\nKey 'lr' is not in struct\n    object_type=dict\n" + HYDRA,
             "Could not override 'lr'. Key 'lr' is not in struct object_type=dict",
         ),
-        ("loss 3.2\nError executing job with overrides: []\nno target x.Y\n" + HYDRA, "no target x.Y"),
         (RAISED + ACCELERATE, "ValueError: no such checkpoint"),
         (RAISED + OWN, "ValueError: no such checkpoint"),
         ("train.py: error: no lr\n" + ACCELERATE, "train.py: error: no lr"),
-        (
-            ACCELERATE,
-            "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
-        ),
         (RAISED + "wandb: \nwandb: 🚀 View run at: https://wandb.ai/x\n", "ValueError: no such checkpoint"),
-        ("no data\nwandb: Find logs at: wandb/run-1/logs\n", "no data"),
         ("wandb: ERROR api_key not configured\nwandb: 1 file\n", "wandb: ERROR api_key not configured"),
         (RAISED + "  path: /data/x\nwarnings.py:3: UserWarning: leaked 3 objects\n", "ValueError: no such checkpoint"),
         (RAISED.replace("no such checkpoint", "wrong keys:\n\thead"), "ValueError: wrong keys: head"),
         (RAISED + "\nDuring handling of the above exception, another exception occurred:\n\n" + RAISED, None),
-        ("a sample\nOriginal " + RAISED[9:] + "\nfor debugging set X=1\n", "ValueError: no such checkpoint"),
         (RAISED + "Exception ignored in: <function x>\n" + RAISED[9:].replace("Value", "Type"), None),
         (BOX.format("Traceback (most recent call last)", "train.py:3") + "KeyError: 'lr'\nbye\n", "KeyError: 'lr'"),
         ("Error in file(x) :\n  cannot open '../x.csv'\nExecution halted\n", "cannot open '../x.csv'"),
-        ("Error in f(x) : no data\nCalls: main -> f\nExecution halted\n", "Error in f(x) : no data"),
         (RAISED + "falling back\nt.py: error: no option --lrr\n", "t.py: error: no option --lrr"),
-        (RAISED + "falling back\nt.py: error: no option --lrr\n" + ACCELERATE, "t.py: error: no option --lrr"),
         (BOX.format("Error", "No such option: --lrr"), "No such option: --lrr"),
-        (
-            "FATAL Unknown flag 'lrr'.\nPass --helpshort or --helpfull to see help on flags.\n",
-            "FATAL Unknown flag 'lrr'.",
-        ),
     ],
 )
 def test_the_reason_is_the_exception_and_no_footer_of_a_framework(output: str, reason: str | None) -> None:

@@ -15,8 +15,6 @@ from support.commandline import ettsweep, runs_in, wait_for
 from support.devcluster import Cluster
 from support.own_code import processes_with
 
-from ettsweep.runs.folder import RunDir
-
 # --- the first runs ---------------------------------------------------------------------------------------------------
 
 
@@ -36,8 +34,6 @@ def test_an_array_whose_first_runs_fail_alike_ends_and_a_retry_may_have_more_mem
     assert sorted(row["state"] for row in rows.values()) == ["cancelled"] * 13 + ["failed"] * 3
     reasons = {row["reason"] for row in rows.values() if row["state"] == "cancelled"}
     assert all("3 runs failed with the same error: exit code 3: it printed nothing" in reason for reason in reasons)
-    assert sum(len(run.attempt_numbers()) for run in runs_in(results)) == 3
-
     mended.touch()
     more = "--more-memory", "1G", "--more-time", "2h"
     ettsweep("retry", "--sweep", "sweep", "--yes", *more, "--results", results)
@@ -83,18 +79,23 @@ def submit_command(tmp_path: Path, code: str, block: dict[str, Any], **profile: 
     ettsweep("grid", grid, "--launch", launch, "--results", tmp_path / "results")
 
 
-def told_on(results: Path, *nodes: str) -> dict[str, dict[str, Any]]:
-    """Wait until the run has told of itself on so many nodes; return what, by node."""
-    run: RunDir = wait_for(lambda: only_run(results), "the run")
-    out = run.path / "out"
+def told_on(results: Path) -> dict[str, dict[str, Any]]:
+    """Wait until the run has told of itself on two nodes; return what, by node."""
+    out = only_run(results).path / "out"
 
     def look() -> dict[str, dict[str, Any]] | None:
-        found = {path.name: path for path in out.glob("n?")}
-        with contextlib.suppress(ValueError):
-            return {name: json.loads(path.read_text()) for name, path in found.items()} if len(found) == 2 else None
+        with contextlib.suppress(ValueError):  # half written
+            found = {path.name: json.loads(path.read_text()) for path in out.glob("n?")}
+            return found if len(found) == 2 else None
         return None
 
     return dict(wait_for(look, "the run on both nodes"))
+
+
+def wait_until_gone(results: Path) -> None:
+    """Wait until no process of the run is left on any node."""
+    out = only_run(results).path.resolve() / "out"
+    wait_for(lambda: not processes_with(f"ETTSWEEP_OUT={out}"), "the end of all")
 
 
 def test_a_command_on_several_gpus_of_a_node_has_one_worker_and_sees_all(
@@ -121,7 +122,7 @@ def test_a_command_on_two_nodes_runs_once_on_each_and_ends_on_both(
     assert len({each["MASTER_ADDR"] for each in told.values()}) == 1
     (only_run(results).path / "out" / "go").touch()
     wait_for_state(results, "done")
-    wait_for(lambda: not processes_with(f"ETTSWEEP_OUT={only_run(results).path.resolve() / 'out'}"), "the end of all")
+    wait_until_gone(results)
 
 
 @pytest.mark.slow
@@ -134,7 +135,7 @@ def test_a_cancelled_command_is_told_on_each_node_and_leaves_nothing(
     ettsweep("cancel", run.id, "--results", results)
     wait_for_state(results, "cancelled")
     assert all((run.path / "out" / f"{node}.told").read_text() == "TERM" for node in nodes), "each leader once"
-    wait_for(lambda: not processes_with(f"ETTSWEEP_OUT={run.path.resolve() / 'out'}"), "the end of all")
+    wait_until_gone(results)
 
 
 @pytest.mark.slow
@@ -143,9 +144,8 @@ def test_a_command_whose_worker_is_killed_leaves_nothing_on_any_node(
 ) -> None:
     submit_command(tmp_path, TELLS, {"nodes": 2}, **TWO_NODES)
     told_on(results)
-    run = only_run(results)
     os.kill(workers(results)[0], signal.SIGKILL)
-    wait_for(lambda: not processes_with(f"ETTSWEEP_OUT={run.path.resolve() / 'out'}"), "the end of all")
+    wait_until_gone(results)
     wait_for_state(results, "interrupted", "failed")
 
 

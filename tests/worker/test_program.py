@@ -14,7 +14,6 @@ from support.commandline import wait_for
 from support.own_code import processes_with
 
 from ettsweep.errors import InputError
-from ettsweep.worker import supervisor
 from ettsweep.worker.program import Command, Program, kill_processes_of
 
 pytestmark = pytest.mark.usefixtures("process")
@@ -23,6 +22,8 @@ Start = Callable[..., Program]
 
 DESCENDANTS = "sleep 600 & setsid sleep 600 & (setsid sleep 600 &) ; "
 """Of a shell: a child, one in a session of its own, and an orphan."""
+
+WAIT = "while :; do sleep 0.05; done"
 
 
 @pytest.fixture
@@ -54,8 +55,10 @@ def left(run_id: str) -> list[int]:
     return list(processes_with(f"ETTSWEEP_OUT={run_id}"))
 
 
-@pytest.mark.parametrize(("script", "code"), [("true", 0), ("exit 7", 7), ("kill -9 $$", -9)])
-def test_the_exit_code_is_that_of_its_leader(begin: Start, run_id: str, script: str, code: int) -> None:
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), (DESCENDANTS + "exit 3", 3), ("kill -9 $$", -9)])
+def test_the_exit_code_is_that_of_its_leader_and_its_descendants_end_with_it(
+    begin: Start, run_id: str, script: str, code: int
+) -> None:
     child = begin(script)
     assert ended(child, 60)
     assert child.code == code
@@ -67,15 +70,8 @@ def test_what_it_prints_is_in_the_file_and_its_input_is_empty(begin: Start, tmp_
     assert (tmp_path / "output.txt").read_text() == f"out\nerr\n{tmp_path}\n"
 
 
-def test_its_descendants_end_with_it(begin: Start, run_id: str) -> None:
-    child = begin(DESCENDANTS + "exit 3")
-    assert ended(child, 60)
-    assert child.code == 3
-    assert not left(run_id)
-
-
 def test_a_signal_reaches_its_leader_alone(begin: Start, run_id: str, tmp_path: Path) -> None:
-    child = begin(f"trap 'echo told; exit 5' TERM; {DESCENDANTS} echo ready; while :; do sleep 0.05; done")
+    child = begin(f"trap 'echo told; exit 5' TERM; {DESCENDANTS} echo ready; {WAIT}")
     wait_for(lambda: "ready" in (tmp_path / "output.txt").read_text(), "its start")
     child.signal(signal.SIGTERM)
     assert ended(child, 60)
@@ -83,55 +79,14 @@ def test_a_signal_reaches_its_leader_alone(begin: Start, run_id: str, tmp_path: 
     assert not left(run_id)
 
 
-def test_one_that_heeds_nothing_is_killed_with_all_below(begin: Start, run_id: str, tmp_path: Path) -> None:
-    child = begin(f"trap '' TERM INT HUP; {DESCENDANTS} echo ready; while :; do sleep 0.05; done")
-    wait_for(lambda: "ready" in (tmp_path / "output.txt").read_text(), "its start")
-    child.signal(signal.SIGTERM)
-    assert not ended(child, 0.3)
-    child.kill()
-    assert (child.is_over, child.code) == (True, -9)
-    assert not left(run_id)
-
-
-def test_a_child_of_one_whose_first_thread_alone_has_ended_is_found() -> None:
-    """A process that is killed looks ended before its last thread has, and before its children are given to another."""
-    script = (
-        "import ctypes, subprocess, threading, time\n"
-        "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
-        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
-        "ctypes.CDLL(None).pthread_exit(0)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        try:
-            wait_for(lambda: "State:\tZ" in Path(f"/proc/{parent.pid}/status").read_text(), "the end of that thread")
-            below = supervisor._below()
-        finally:
-            os.kill(child, signal.SIGKILL)
-            parent.kill()
-    assert {child, parent.pid} <= set(below)
-
-
 def test_all_end_though_all_were_stopped_their_supervisor_too(begin: Start, run_id: str) -> None:
-    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
+    child = begin(DESCENDANTS + WAIT)
     wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
     for pid in left(run_id):
         with contextlib.suppress(ProcessLookupError):  # one that sleeps for 50 ms has ended
             os.kill(pid, signal.SIGSTOP)
     child.kill()
-    assert not left(run_id)
-
-
-def test_a_supervisor_that_does_not_answer_is_killed_with_all_that_it_had(
-    begin: Start, run_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
-    wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
-    monkeypatch.setattr("ettsweep.worker.program.KILL_S", 0.05)
-    monkeypatch.setattr(child, "_say", lambda line: None)
-    child.kill()
-    assert (child.is_over, child.code) == (True, None)
+    assert child.is_over
     assert not left(run_id)
 
 
@@ -152,7 +107,8 @@ def test_signals_have_their_usual_meaning_in_the_command(begin: Start) -> None:
 
 
 def test_a_supervisor_that_is_killed_leaves_nothing_either(begin: Start, run_id: str) -> None:
-    child = begin(DESCENDANTS + "while :; do sleep 0.05; done")
+    child = begin(DESCENDANTS + WAIT)
+    wait_for(lambda: len(left(run_id)) >= 5, "its descendants")
     os.kill(child.supervisor_pid, signal.SIGKILL)
     assert ended(child, 60)
     assert child.code is None
@@ -165,7 +121,7 @@ import os, sys, time
 from pathlib import Path
 from ettsweep.worker.program import Command, Program
 variables = {{"ETTSWEEP_RUN": "run", "ETTSWEEP_OUT": {run_id!r}, "ETTSWEEP_OUTPUT": {str(tmp_path / "output.txt")!r}}}
-words = ("sh", "-c", {DESCENDANTS + "while :; do sleep 0.05; done"!r})
+words = ("sh", "-c", {DESCENDANTS + WAIT!r})
 child = Program(Command(words, Path({str(tmp_path)!r}), os.environ), [variables])
 print("ready", flush=True)
 time.sleep(600)
@@ -180,22 +136,20 @@ time.sleep(600)
     wait_for(lambda: not left(run_id), "the end of all")
 
 
-def test_what_both_have_left_is_found_by_its_environment(begin: Start, run_id: str) -> None:
-    environment = os.environ | {"ETTSWEEP_OUT": run_id}
-    processes = [subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) for _ in range(3)]
-    other = subprocess.Popen(["sleep", "600"], env=os.environ | {"ETTSWEEP_OUT": f"{run_id}0"})
+def test_what_both_have_left_is_found_by_its_environment(run_id: str) -> None:
+    def sleeps(out: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(["sleep", "600"], env=os.environ | {"ETTSWEEP_OUT": out}, start_new_session=True)
+
+    ours, other = [sleeps(run_id) for _ in range(2)], sleeps(f"{run_id}0")
     # An environment shows once a process has begun its program.
-    wait_for(lambda: len(left(run_id)) == 3, "their start")
-    killed = kill_processes_of(run_id)
-    assert sorted(killed) == sorted(process.pid for process in processes)
-    for process in processes:
-        assert process.wait() == -9
+    wait_for(lambda: len(left(run_id)) == 2, "their start")
+    assert sorted(kill_processes_of(run_id)) == sorted(process.pid for process in ours)
+    assert [process.wait() for process in ours] == [-9, -9]
     assert other.poll() is None
     other.kill()
     other.wait()
 
 
-def test_a_program_that_is_not_there_is_told(begin: Start, run_id: str) -> None:
+def test_a_program_that_is_not_there_is_told(begin: Start) -> None:
     with pytest.raises(InputError, match=r"cannot start .*nonesuch: No such file or directory"):
         begin("", "nonesuch", "x")
-    assert not left(run_id)

@@ -1,6 +1,6 @@
-"""Commands under random strikes: whatever is killed, frozen or lost, each run ends once, exact, and leaves nothing.
+"""Commands under random strikes: whatever is killed or frozen, each run ends once, exact, and leaves nothing.
 
-STRIKES is the number of strikes in all (20), SEED what they follow from (0).
+STRIKES is the number of strikes (10), SEED what they follow from (0). On SLURM, see `test_chaos.py`.
 """
 
 import os
@@ -10,20 +10,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from support.arrays import workers, write_profile
+from support.arrays import workers
 from support.commandline import ETTSWEEP, ettsweep, runs_in, wait_for
-from support.devcluster import Cluster
 from support.own_code import processes_with
 
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.state import State
 
-STRIKES, SEED = int(os.environ.get("STRIKES", "20")), int(os.environ.get("SEED", "0"))
+STRIKES, SEED = int(os.environ.get("STRIKES", "10")), int(os.environ.get("SEED", "0"))
 
 TREE = '''"""A leader with two processes below, one in a session of its own, which write checkpoints for it."""
 import json, os, random, subprocess, sys, time
@@ -49,86 +47,43 @@ for step in range(first, 201):
     time.sleep(0.02)
 '''
 
-SHARE = 0.5
-"""Of all strikes, at each place."""
-
 START_S = 0.75
 """Seconds in which most attempts come to their first checkpoint."""
 
-pytestmark = pytest.mark.usefixtures("process")
+pytestmark = [pytest.mark.usefixtures("process"), pytest.mark.slow]
 
 
-class Storm:
-    """Strikes at the runs of a results folder, and at the jobs and nodes that they are on.
-
-    Attributes:
-        struck: what was struck, by what.
-    """
-
-    def __init__(self, results: Path, cluster: Cluster | None) -> None:
-        self.struck = list[str]()
-        self._results, self._cluster = results, cluster
-        self._rng = random.Random(SEED)
-
-    def processes(self) -> dict[str, list[int]]:
-        """Return the pids of all processes of all runs, by what they are."""
-        found: dict[str, list[int]] = {"supervisor": [], "leader": [], "below": []}
-        kinds = {b"supervisor.py": "supervisor", b"tree.py": "leader"}
-        outs = (f"ETTSWEEP_OUT={run.path.resolve() / 'out'}" for run in runs_in(self._results))
-        for pid, words in processes_with(*outs).items():
-            names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
-            found[next((kinds[name] for name in names if name in kinds), "below")].append(pid)
-        return found
-
-    def rest(self, mean_s: float) -> None:
-        """Strike at nothing for about so many seconds; then nodes are back that SLURM has missed."""
-        time.sleep(self._rng.uniform(0.4, 1.6) * mean_s)
-        if self._cluster:
-            for node, state in zip(self._cluster.nodes, self._cluster.resume(), strict=False):
-                if state.startswith("down"):
-                    self._cluster.node("start", node)
-
-    def strike(self) -> None:
-        """Strike at something, if there is anything."""
-        faults: list[Callable[[], str]] = [
-            lambda kind=kind, pids=pids: self._signal(kind, self._rng.choice(sorted(pids)))
-            for kind, pids in {**self.processes(), "worker": workers(self._results)}.items()
-            if pids
-        ]
-        if faults and self._cluster and (jobs := [job for job in self._cluster.squeue() if job["state"] == "RUNNING"]):
-            job = self._rng.choice(jobs)
-            faults += [lambda: self._cancel(job["id"]), lambda: self._lose(job["nodes"])]
-        if faults and (struck := self._rng.choice(faults)()):
-            self.struck.append(struck)
-
-    def _signal(self, kind: str, pid: int) -> str:
-        number, name = self._rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1]), ""
-        try:
-            if self._rng.random() < 0.25:  # frozen first, as by a debugger or a full machine
-                os.kill(pid, signal.SIGSTOP)
-                time.sleep(0.2)
-                os.kill(pid, signal.SIGCONT)
-                name = "STOP+"
-            os.kill(pid, number)
-        except ProcessLookupError:
-            return ""
-        return f"{name}{number.name.removeprefix('SIG')} {kind}"
-
-    def _cancel(self, job: str) -> str:
-        assert self._cluster is not None
-        self._cluster.run("scancel", job)
-        return "scancel job"
-
-    def _lose(self, node: str) -> str:
-        assert self._cluster is not None
-        self._cluster.node("kill", node)
-        return "lost node"
+def processes(results: Path) -> dict[str, list[int]]:
+    """Return the pids of all processes of all runs, by what they are."""
+    found: dict[str, list[int]] = {"worker": workers(results), "supervisor": [], "leader": [], "below": []}
+    kinds = {b"supervisor.py": "supervisor", b"tree.py": "leader"}
+    outs = (f"ETTSWEEP_OUT={run.path.resolve() / 'out'}" for run in runs_in(results))
+    for pid, words in processes_with(*outs).items():
+        names = (os.path.basename(word) for word in words)  # noqa: PTH119  of bytes
+        found[next((kinds[name] for name in names if name in kinds), "below")].append(pid)
+    return found
 
 
-def runs_end_once_exact_and_leave_nothing(tmp_path: Path, cluster: Cluster | None) -> None:
-    """Strike at a sweep, and compare it with a calm one."""
+def strike(rng: random.Random, results: Path) -> str:
+    """Strike at a process, if there is any; return what was struck, by what."""
+    targets = {kind: pids for kind, pids in processes(results).items() if pids}
+    if not targets:
+        return ""
+    kind = rng.choice(list(targets))
+    pid, number = rng.choice(sorted(targets[kind])), rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
+    try:
+        if frozen := rng.random() < 0.25:  # first, as by a debugger or a full machine
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGCONT)
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return ""
+    return f"{'STOP+' if frozen else ''}{number.name.removeprefix('SIG')} {kind}"
+
+
+def test_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path) -> None:
     results, calm = tmp_path / "results", tmp_path / "calm"
-    strikes = round(STRIKES * SHARE)
     (tmp_path / "tree.py").write_text(TREE)
     grid = tmp_path / "sweep.yaml"
     block = {
@@ -138,54 +93,38 @@ def runs_end_once_exact_and_leave_nothing(tmp_path: Path, cluster: Cluster | Non
         "stop": {"grace": "1s"},
         "steps": 200,
     }
-    # Under SLURM one strike, such as a lost node, may end several attempts: more runs are left to strike at.
-    seeds = list(range(max(2, strikes // (2 if cluster else 4))))
+    seeds = list(range(max(2, STRIKES // 4)))
     grid.write_text(yaml.safe_dump({"run": block, "centre": {"lr": 2.0**-8}, "lr": {"range": [0, 0]}, "seeds": seeds}))
-    asked = ("grid", grid, "--follow")
-    local = ("--launch", "local", "--launch-set", "heartbeat_s=1", "--launch-set", "slots=2")
-    disturbed = (*asked, "--results", results)
-    disturbed += (
-        ("--launch", write_profile(tmp_path / "slurm.yaml", max_parallel=2, runs_per_job=2)) if cluster else local
-    )
+    asked = ("grid", grid, "--follow", "--launch-set", "heartbeat_s=1", "--launch-set", "slots=2", "--results")
 
     def follow() -> "subprocess.Popen[bytes]":
-        # What scancel has cancelled stays so until its user wants it back.
+        # A run that was struck too often without a step in between waits for its user.
         ettsweep("retry", "--all", "--yes", "--results", results, code=None)
-        return subprocess.Popen([ETTSWEEP, *disturbed], stdout=log, stderr=log)
+        return subprocess.Popen([ETTSWEEP, *asked, results], stdout=log, stderr=log)
 
     def ended() -> bool:
         return bool(runs_in(results)) and all(run.result() for run in runs_in(results))
 
-    storm = Storm(results, cluster)
+    rng, struck = random.Random(SEED), list[str]()
     with (tmp_path / "follow.log").open("w") as log:
         following = follow()
         while not ended():
             if following.poll() is not None:
                 following = follow()
-            storm.rest(START_S + (1.5 if cluster else 0))  # jobs start later
-            if len(storm.struck) < strikes:
-                storm.strike()
+            time.sleep(rng.uniform(0.4, 1.6) * START_S)  # how often it strikes; nothing waits for this
+            if len(struck) < STRIKES:
+                struck += filter(None, [strike(rng, results)])
         following.wait()
-    runs, struck = runs_in(results), storm.struck
+    runs = runs_in(results)
     assert [run.status().state for run in runs] == [State.DONE] * len(seeds), struck
-    wait_for(lambda: not any(storm.processes().values()), "the end of all processes")
-    ettsweep(*asked, *local, "--results", calm)
+    wait_for(lambda: not any(processes(results).values()), "the end of all processes")
+    ettsweep(*asked, calm)
     for run in runs:
         assert run.metrics_path.read_bytes() == RunDir(calm / "runs" / run.id).metrics_path.read_bytes(), struck
         assert (run.result() or {})["attempts"] == run.attempt_numbers()[-1], struck
     failures = [attempt.failure() for run in runs for attempt in map(run.attempt, run.attempt_numbers())]
     assert not [each for each in failures if each and each["kind"] == "error"], "no run is called failed"
-    assert len(struck) >= strikes / 2, "it was over before it had begun"
-    place = "on SLURM" if cluster else "on this machine"
-    print(f"\n{place}: {len(runs)} runs, {len(failures)} attempts, {len(struck)} strikes")
+    assert len(struck) >= STRIKES / 2, "it was over before it had begun"
+    print(f"\n{len(runs)} runs, {len(failures)} attempts, {len(struck)} strikes")
     reasons = (f"attempt: {each['reason'] if each else 'done, or did not live to tell'}" for each in failures)
     print(*(f"{n:5d} {what}" for what, n in sorted((Counter(struck) + Counter(reasons)).items())), sep="\n")
-
-
-@pytest.mark.slow
-def test_local_runs_under_strikes_end_once_exact_and_leave_nothing(tmp_path: Path) -> None:
-    runs_end_once_exact_and_leave_nothing(tmp_path, None)
-
-
-def test_runs_on_slurm_under_strikes_end_once_exact_and_leave_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    runs_end_once_exact_and_leave_nothing(tmp_path, cluster)

@@ -34,6 +34,11 @@ def test_the_error_without_scatter_is_that_of_the_allowance() -> None:
     assert power([[1.0, 1.0]] * 4).error == pytest.approx(1 / math.sqrt(spread) / math.log(2))
 
 
+def test_scatter_over_seeds_adds_to_the_error_and_more_seeds_take_from_it() -> None:
+    calm, small_set = power([[1.0, 1.0]] * 4).error, power([[0.8, 1.2]] * 4).error
+    assert calm < power([[0.8, 1.2] * 8] * 4).error < small_set
+
+
 def test_seeds_that_agree_by_chance_are_not_believed() -> None:
     # Relative variances 0.08 (of 0.8 and 1.2), 0 and 0.02 (of 1.8 and 2.2): half their own, half the mean of 1/30.
     variances = relative_variances([np.array([0.8, 1.2]), np.array([1.0, 1.0]), np.array([1.8, 2.2])])

@@ -28,7 +28,7 @@ def planned(model: ModelSpec, strategy: str = "ntk", free_bytes: int = 64 * GIB,
 @pytest.mark.parametrize(
     ("name", "strategy", "fields"),
     [
-        ("vit-digits", "ntk", {"steps": 2}),
+        ("vit-digits", "hybrid", {"steps": 2}),
         *(
             pytest.param(name, "ntk", {"steps": 2, "depth": 1}, marks=pytest.mark.slow)
             for name, model in SMALLEST_OF_TEXT.items()

@@ -24,8 +24,9 @@ from ettsweep.theory.measure import (
 )
 from ettsweep.theory.probe import Probe, make_probe, small_model
 from ettsweep.token_ids import PAD
-from ettsweep.trainer.models.blocks import Network
+from ettsweep.trainer.models.blocks import Network, layer_norm
 from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.models.vit import Vit
 from ettsweep.trainer.models.vit_spec import VitSpec
 from ettsweep.trainer.recipe import TransformerRun
 from ettsweep.trainer.specs import ScheduleSpec
@@ -45,6 +46,21 @@ def small_run(name: str, **changes: Any) -> tuple[RunSpec, Probe]:
 
 def network_of(spec: RunSpec) -> Network:
     return initial_network(spec, CPU)
+
+
+def test_stages_are_the_residual_stream_after_each_branch() -> None:
+    spec, probe = small_run("vit-digits")
+    network = network_of(spec)
+    assert isinstance(network, Vit)
+    observed = observe(network, probe)
+    stream, names = observed["stem"], ["stem"]
+    with torch.no_grad():
+        for number, block in enumerate(network.blocks):
+            for branch in ("attention", "mlp"):
+                stream = stream + getattr(block, branch)(layer_norm(stream, network.ln_eps))
+                names.append(f"blocks.{number}.{branch}")
+                torch.testing.assert_close(observed[names[-1]], stream)
+    assert list(observed) == [*names, "head"]
 
 
 @pytest.mark.parametrize(("name", "outputs_of_a_sample"), [("vit-digits", 3), ("encdec-tiny", 4)])

@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.made_check import made_check
@@ -21,8 +20,6 @@ from ettsweep.theory.probe import LayerCheck
 
 BLOCKS = ["stem", "blocks.0.attention", "blocks.0.mlp", "head"]
 GROUPS = ["patch", "pe", "q", "k", "v", "u", "w", "x", "head", "head_bias"]
-
-
 LAYERS = [layer.value for layer in LayerCheck]
 
 
@@ -41,12 +38,9 @@ def test_people_get_three_tables_and_what_they_mean(capsys: pytest.CaptureFixtur
     show_check(made_check(), Format.TABLE)
     out, err = capsys.readouterr()
     blocks, groups, layers = out.split("\n\n")
-    assert [line.split()[0] for line in blocks.splitlines()] == ["block", *BLOCKS]
-    assert [line.split()[0] for line in groups.splitlines()] == ["group", *GROUPS]
-    assert [line.split("  ")[0] for line in layers.splitlines()] == ["layers", *LAYERS]
-    assert all(
-        line.endswith("ok") for line in (*layers.splitlines()[1:], *blocks.splitlines()[1:], *groups.splitlines()[1:])
-    )
+    for table, names in ((blocks, ["block", *BLOCKS]), (groups, ["group", *GROUPS]), (layers, ["layers", *LAYERS])):
+        assert [line.split("  ")[0] for line in table.splitlines()] == names
+        assert all(line.endswith("ok") for line in table.splitlines()[1:])
     x = next(line for line in groups.splitlines() if line.startswith("x "))
     assert "+0.00 ± 0.03" in x
     assert x.split()[-5:] == ["-0.50", "-1.50", "1", "+0.00", "ok"]  # init, factor, decay, off by, verdict
@@ -68,19 +62,19 @@ def test_findings_and_the_contact_term_of_text_follow_the_tables(capsys: pytest.
     assert [row["quantity"] for row in rows if row["verdict"] == "off"] == ["function change"]
 
 
-@pytest.mark.parametrize("spoil", [None, pytest.param(blown_up, marks=pytest.mark.slow)])
-def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path: Path) -> None:
-    check = made_check(spoil=spoil)
-    if spoil is not None:
-        lines = dict.fromkeys(check.curves[1].changes, ((math.nan,) * 4,) * 3)
-        check = replace(check, curves=(check.curves[0], replace(check.curves[1], changes=lines)))
+def test_files_of_training_that_ended_in_nan_have_all_of_the_check_and_null_for_what_is_not_finite(
+    tmp_path: Path,
+) -> None:
+    check = made_check(spoil=blown_up)
+    lines = dict.fromkeys(check.curves[1].changes, ((math.nan,) * 4,) * 3)
+    check = replace(check, curves=(check.curves[0], replace(check.curves[1], changes=lines)))
     folder = tmp_path / "new" / "folder"
     with results_folder(folder):
         paths = write_check(folder, check)
     assert [path.name for path in paths] == ["check.json", "figure.svg", "figure.png", "figure.pdf"]
-    assert all(path.is_file() for path in paths)
+    assert all(path.stat().st_size > 1000 for path in paths)
     data = json.loads(paths[0].read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert data["verdict"] == ("ok" if spoil is None else "off")
+    assert (data["model"], data["verdict"]) == ("small", "off")
     assert data["findings"] == list(check.judgement.findings)
     assert [row["block"] for row in data["blocks"]] == BLOCKS
     assert [row["group"] for row in data["groups"]] == GROUPS
@@ -88,15 +82,12 @@ def test_json_has_all_of_it_and_nothing_that_is_not_finite(spoil: Any, tmp_path:
     assert data["layers"][-1]["places"][0]["place"] == "patch"
     kernel = data["blocks"][0]["kernel"]
     assert kernel["measured"] == kernel["predicted"]
-    assert data["groups"][0]["function_change"]["power"] == (pytest.approx(0.0) if spoil is None else None)
-    assert data["curves"][1]["rms_change"]["head"][0] == ([0.02] if spoil is None else [None]) * 4
-    assert data["model"] == "small"
+    assert data["groups"][0]["function_change"]["power"] is None
+    standard, strategy = (curve["rms_change"]["head"][0] for curve in data["curves"])
+    assert (standard[-1], strategy) == (0.02, [None] * 4)
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    folder = tmp_path / "file" / "check"
-    with pytest.raises(StorageError, match="file/check"), results_folder(folder):
+    with pytest.raises(StorageError, match="file/check"), results_folder(tmp_path / "file" / "check"):
         pass
-    with pytest.raises(StorageError, match="file/check"):
-        write_check(folder, made_check())

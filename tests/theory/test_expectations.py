@@ -5,6 +5,7 @@ from support.perfect import IMAGES, SAMPLES, TEXT, WIDTHS, counts, expectations,
 from ettsweep.strategies.factors import BULK, Group, lr_factor, tangent_contribution
 from ettsweep.theory.expectations import mean_between_samples, mean_over_positions
 from ettsweep.trainer.models.registry import dims
+from ettsweep.trainer.specs import ModelSpec
 
 NARROW = (8, 16, 32)
 """Widths at which the C_G of a language model, 0.0004 n, are so small that only their leading powers count."""
@@ -34,13 +35,15 @@ def test_standard_has_the_power_of_the_bulk_everywhere(optimizer: str, bulk: flo
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("s", [None, 0.5])
-def test_a_predicted_contribution_has_the_factor_that_models_train_with(s: float | None, optimizer: str) -> None:
-    expected = expectations(s, optimizer)  # type: ignore[arg-type]
-    for group, count in counts(IMAGES).items():
+@pytest.mark.parametrize(("model", "s"), [(IMAGES, None), (IMAGES, 0.5), (TEXT, 0.5)])
+def test_a_predicted_contribution_has_the_factor_that_models_train_with(
+    model: ModelSpec, s: float | None, optimizer: str
+) -> None:
+    expected = expectations(s, optimizer, model)  # type: ignore[arg-type]
+    for group, count in counts(model).items():
         assert expected.predictions[-1].count(group) == count
-        raw = mean_over_positions(kernels(IMAGES, s).tangent[group].value)
-        factor = lr_factor(group, dims(IMAGES), s, optimizer, "ignore")  # type: ignore[arg-type]
+        raw = mean_over_positions(kernels(model, s).tangent[group].value)
+        factor = lr_factor(group, dims(model), s, optimizer, "ignore")  # type: ignore[arg-type]
         value = tangent_contribution(raw, factor, optimizer, count)  # type: ignore[arg-type]
         assert expected.contribution(group).value == pytest.approx(value)
 

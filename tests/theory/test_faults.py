@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from ettsweep.strategies import factors
 from ettsweep.strategies.factors import Dims, Group
 from ettsweep.theory import scaling_check, text_probe
 from ettsweep.theory.expectations import Expectations
@@ -20,13 +19,17 @@ from ettsweep.theory.probe import Probe
 from ettsweep.theory.scaling_check import CheckPlan, check_scaling, compute_expectations, make_check_plan
 from ettsweep.token_ids import PAD
 from ettsweep.trainer.models import build, encdec, parameter_scales
-from ettsweep.trainer.models.blocks import Mlp, Network
+from ettsweep.trainer.models.blocks import Network
 from ettsweep.trainer.models.cross_entropy import linear_cross_entropy
 from ettsweep.trainer.models.encdec import DecoderBlock
 from ettsweep.trainer.models.registry import model_spec
+from ettsweep.trainer.specs import ModelSpec
 from ettsweep.trainer.training import trainer
 
-IMAGES, TEXT = "vit-digits", "encdec-tiny"
+IMAGES, TEXT = model_spec("vit-digits"), model_spec("encdec-tiny")
+BEYOND = model_spec("gpt-tiny").model_copy(update={"norm": "rms"})
+"""A model that the theory does not cover: its initial values, factors and decay are checked all the same."""
+
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
 Theory = Callable[[CheckPlan, Probe], Expectations]
@@ -34,9 +37,9 @@ Theory = Callable[[CheckPlan, Probe], Expectations]
 ATTENTION, LAYER_NORM, ADAMW = F.scaled_dot_product_attention, F.layer_norm, torch.optim.AdamW
 
 
-def check(model: str, strategy: str = "ntk") -> Judgement:
-    """Check a model of one block, as fast as can be: what is said first has no need of more seeds and steps."""
-    plan = make_check_plan(model_spec(model), strategy, 2**36, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
+def check(model: ModelSpec, strategy: str = "ntk") -> Judgement:
+    """Check a model of one block, as fast as possible: the first finding needs no more seeds and steps."""
+    plan = make_check_plan(model, strategy, 2**36, widths=(32, 64, 128), depth=1, seeds=2, steps=1)
     return check_scaling(plan).judgement
 
 
@@ -56,15 +59,6 @@ def theory() -> Theory:
 # --- initial values -------------------------------------------------------------------------------------------------
 
 
-def std(group: Group, factor: float) -> Plant:
-    right = build.init_std
-
-    def plant(patch: Patch) -> None:
-        patch.setattr(build, "init_std", lambda g, dims, s: right(g, dims, s) * (factor if g is group else 1.0))
-
-    return plant
-
-
 def start(tensor: str, change: Callable[[Tensor], object]) -> Plant:
     """Return what changes the initial values of one tensor in place."""
     right = build.initialise
@@ -77,43 +71,19 @@ def start(tensor: str, change: Callable[[Tensor], object]) -> Plant:
     return lambda patch: patch.setattr(trainer, "initialise", initialise)
 
 
-def value_of(tensor: str, factor: float) -> Plant:
-    """Return what multiplies the initial values of one tensor."""
-    return start(tensor, lambda values: values.mul_(factor))
-
-
-def constant(name: str, value: float) -> Plant:
-    return lambda patch: patch.setattr(factors, name, value)
-
-
-def drawn_from(distribution: str, *groups: Group) -> Plant:
-    """Return what draws the initial values of some groups from a distribution of the same std."""
-    right = build.init_distribution
-
-    def planted(group: Group, domain: Any) -> str:
-        return distribution if group in groups else right(group, domain)
-
-    return lambda patch: patch.setattr(build, "init_distribution", planted)
+def normal_everywhere(patch: Patch) -> None:
+    patch.setattr(build, "init_distribution", lambda group, domain: "normal")
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-def lr_factor(wrong: Group, factor: float) -> Plant:
-    right = parameter_scales.lr_factor
-
-    def planted(group: Group, *rest: Any) -> float:
-        return right(group, *rest) * (factor if group is wrong else 1.0)
-
-    return lambda patch: patch.setattr(parameter_scales, "lr_factor", planted)
-
-
 def growing_lr_factor(patch: Patch) -> None:
-    """Have the factor of positional embeddings miss the width's power."""
+    """Have the factor of gains miss the width's power."""
     right = parameter_scales.lr_factor
 
     def planted(group: Group, dims: Dims, *rest: Any) -> float:
-        return right(group, dims, *rest) * (math.sqrt(dims.width) if group is Group.PE else 1.0)
+        return right(group, dims, *rest) * (math.sqrt(dims.width) if group is Group.GAIN else 1.0)
 
     patch.setattr(parameter_scales, "lr_factor", planted)
 
@@ -130,8 +100,8 @@ def default_eps(patch: Patch) -> None:
 # --- what is computed -----------------------------------------------------------------------------------------------
 
 
-def activation(function: Callable[[Tensor], Tensor]) -> Plant:
-    return lambda patch: patch.setattr(F, "gelu", function)
+def tanh_gelu(patch: Patch) -> None:
+    patch.setattr(F, "gelu", partial(F.gelu, approximate="tanh"))
 
 
 def attention(scale: float = 1.0, **instead: Any) -> Plant:
@@ -142,16 +112,11 @@ def attention(scale: float = 1.0, **instead: Any) -> Plant:
     return lambda patch: patch.setattr(F, "scaled_dot_product_attention", planted)
 
 
-def large_eps(x: Tensor, shape: Any, eps: float) -> Tensor:
-    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 0.1).sqrt()
+def layer_norm_eps(wrong: Callable[[float], float]) -> Plant:
+    def planted(x: Tensor, shape: Any, eps: float) -> Tensor:
+        return torch.layer_norm(x, shape, None, None, wrong(eps))
 
-
-def layer_norm(function: Callable[..., Tensor]) -> Plant:
-    return lambda patch: patch.setattr(F, "layer_norm", function)
-
-
-def other_eps(x: Tensor, shape: Any, eps: float) -> Tensor:
-    return torch.layer_norm(x, shape, None, None, 10 * eps)
+    return lambda patch: patch.setattr(F, "layer_norm", planted)
 
 
 def no_output_rescale(patch: Patch) -> None:
@@ -164,13 +129,7 @@ def loss_of_pad(patch: Patch) -> None:
     )
 
 
-def times(module: type[nn.Module], factor: float) -> Plant:
-    """Return what multiplies what a branch adds."""
-    right = module.forward
-    return lambda patch: patch.setattr(module, "forward", lambda *inputs: factor * right(*inputs))
-
-
-def never_called(patch: Patch) -> None:
+def cross_never_called(patch: Patch) -> None:
     def forward(self: DecoderBlock, x: Tensor, source: Tensor, read: Tensor) -> Tensor:
         x = x + self.attention(LAYER_NORM(x, x.shape[-1:], eps=self.ln_eps))
         return x + self.mlp(LAYER_NORM(x, x.shape[-1:], eps=self.ln_eps))
@@ -185,44 +144,28 @@ def fast(theory: Theory, monkeypatch: Patch) -> None:
     monkeypatch.setattr(scaling_check, "compute_expectations", theory)
 
 
-STD = "the std of initial values is"
-MEAN, VARIANCE = "the mean of tokens after LayerNorm", "the variance of tokens after LayerNorm"
-SHAPE = "the mean magnitude of initial values, over their rms, is"
-SCALED_FACTOR = "the learning-rate factor scales as"
-FACTOR, LOSS = "the learning-rate factor is", "forward: the loss, over the cross-entropy of the logits, is"
-LAYER_NORM_EPS = "the eps of LayerNorm, over the model's, is"
-OPTIMIZER_EPS = "the eps of the optimizer, over the one that it is given, is"
-UNLIKE_GELU = "blocks.0.mlp: the difference from the GELU, relative to it, is"
-
-
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize(
     ("model", "plant", "line"),
     [
-        (IMAGES, std(Group.V, 1.2), f"{Group.V}: {STD} 0.0"),
-        (TEXT, value_of("decoder.0.cross.q", 1.2), f"q: {STD} 0.024 at the widest, not 0.02, in decoder.0.cross.q"),
-        (IMAGES, constant("PE_STD", 0.0201), f"pe: {STD} 0.0201 at the widest, not 0.02"),
+        (TEXT, start("decoder.0.cross.q", lambda q: q.mul_(1.2)), "q: the std of initial values is 0.024 at the widest, not 0.02, in decoder.0.cross.q"),
         (TEXT, start("we", lambda we: we[PAD].copy_(we[PAD + 1])), "we: the initial rms of the [pad] row, over that of the other rows, is 0.9799, not 0"),
-        (IMAGES, drawn_from("normal", Group.V), f"v: {SHAPE} 0.798 at the widest, not 0.866 (uniform)"),
-        (IMAGES, drawn_from("uniform", Group.PE), f"pe: {SHAPE} 0.871 at the widest, not 0.798 (normal)"),
-        (TEXT, start("decoder.0.mlp.w", lambda w: w.sign_().mul_(0.02)), f"w: {SHAPE} 1 at the widest, not 0.798 (normal), in decoder.0.mlp.w"),
-        (IMAGES, lr_factor(Group.U, 1.1), f"u: {FACTOR} 0.00076 at the widest, not 0.000691"),
-        (IMAGES, growing_lr_factor, f"pe: {SCALED_FACTOR} width^+0.00, not width^-0.50 (off by +0.50)"),
+        (IMAGES, normal_everywhere, "q: the mean magnitude of initial values, over their rms, is 0.797 at the widest, not 0.866 (uniform)"),
+        (BEYOND, growing_lr_factor, "gain: the learning-rate factor scales as width^+0.00, not width^-0.50 (off by +0.50)"),
         (IMAGES, decay_times_factor, "patch: the decay of a step, divided by lr wd, scales as width^-0.50, not width^+0.00"),
         (TEXT, no_output_rescale, "we: the outputs' kernel (output rescale) scales as width^+"),
-        (IMAGES, default_eps, f"patch, pe, head, head_bias and 4 more: {OPTIMIZER_EPS} 0.01049, not 1"),
-        (TEXT, layer_norm(other_eps), f"encoder.stem, decoder.stem, we, encoder.0.attention.qkv and 5 more: {LAYER_NORM_EPS} 9.999, not 1"),
-        (TEXT, loss_of_pad, f"{LOSS} 1.1"),
+        (IMAGES, default_eps, "patch, pe, head, head_bias and 4 more: the eps of the optimizer, over the one that it is given, is 0.01049, not 1"),
+        (TEXT, layer_norm_eps(lambda eps: 10 * eps), "encoder.stem, decoder.stem, we, encoder.0.attention.qkv and 5 more: the eps of LayerNorm, over the model's, is 9.999, not 1"),
+        (TEXT, layer_norm_eps(lambda eps: 0.1), "encoder.stem, decoder.stem, encoder.0.attention.qkv, encoder.0.mlp.w and 4 more: the variance of tokens after LayerNorm"),
+        (TEXT, loss_of_pad, "forward: the loss, over the cross-entropy of the logits, is 1.1"),
         (IMAGES, attention(1.25), "blocks.0.attention: the scale of the logits, over 1/sqrt(C), is 1.25, not 1"),
-        (TEXT, layer_norm(large_eps), f"encoder.stem, decoder.stem, encoder.0.attention.qkv, encoder.0.mlp.w and 4 more: {VARIANCE}"),
-        (IMAGES, activation(partial(F.gelu, approximate="tanh")), f"{UNLIKE_GELU} 0.0002"),
+        (IMAGES, tanh_gelu, "blocks.0.mlp: the difference from the GELU, relative to it, is 0.0002"),
         (TEXT, attention(is_causal=False), "decoder.0.attention: the part of attention's output that masked softmax"),
         (TEXT, attention(attn_mask=None), "encoder and decoder: the change of outputs by [pad] after the source"),
-        (TEXT, never_called, "decoder.0.cross: the weight in the residual stream is 0, not 1"),
-        (IMAGES, times(Mlp, -1.0), "blocks.0.mlp: the weight in the residual stream is -1, not 1"),
+        (TEXT, cross_never_called, "decoder.0.cross: the weight in the residual stream is 0, not 1"),
     ],
 )  # fmt: skip
-def test_a_planted_fault_is_named_first(model: str, plant: Plant, line: str, monkeypatch: Patch) -> None:
+def test_a_planted_fault_is_named_first(model: ModelSpec, plant: Plant, line: str, monkeypatch: Patch) -> None:
     plant(monkeypatch)
     judgement = check(model)
     assert judgement.verdict is ExponentTest.OFF
@@ -230,14 +173,7 @@ def test_a_planted_fault_is_named_first(model: str, plant: Plant, line: str, mon
 
 
 @pytest.mark.usefixtures("fast")
-@pytest.mark.parametrize(
-    ("model", "strategy"),
-    [
-        (IMAGES, "mup"),
-        (TEXT, "ntk"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((IMAGES, "standard"), (TEXT, "standard"), (TEXT, "mup"))),
-    ],
-)  # fmt: skip
-def test_nothing_is_found_in_layers_and_initial_values_that_are_right(model: str, strategy: str) -> None:
+@pytest.mark.parametrize(("model", "strategy"), [(IMAGES, "standard"), (TEXT, "ntk")])
+def test_nothing_is_found_in_layers_and_initial_values_that_are_right(model: ModelSpec, strategy: str) -> None:
     off = [row for row in check(model, strategy).rows if row.subject in CAUSES and row.verdict is not ExponentTest.OK]
     assert off == []

@@ -1,6 +1,5 @@
 """Predicted kernels where they are known in closed form; ensembles of networks are in test_kernels_measured."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from support.deviations import Array
 from support.kernel_cases import gpt, input_kernel, patches, vit
 
 from ettsweep.strategies.factors import BULK, Group
-from ettsweep.theory.gaussian import GELU, RELU, pair_expectations
+from ettsweep.theory.gaussian import GELU, pair_expectations
 from ettsweep.theory.kernels import REPLICAS, gpt_kernels, vit_kernels
 from ettsweep.trainer.models.registry import dims
 
@@ -18,45 +17,6 @@ def normalised(kernel_PP: Array, eps: float) -> tuple[Array, Array]:
     """Return F, and what a tangent kernel is multiplied by: eq:LN-kernel, eq:LN-mnemonic."""
     inverse_P = 1 / np.sqrt(np.diag(kernel_PP) + eps)
     return kernel_PP * np.outer(inverse_P, inverse_P), np.outer(inverse_P, inverse_P)
-
-
-def test_images_of_one_token_are_a_chain_of_closed_forms() -> None:
-    """Attention is 1 there. ReLU's Gaussian integrals are the arc-cosine kernels."""
-    spec, inputs_PP = vit(64, tokens=1, ln_eps=0.1), input_kernel(patches(1))
-    predicted = vit_kernels(spec, dims(spec), 0.5, inputs_PP, 2, draws=8, activation=RELU)
-    stem = inputs_PP + 0.02**2
-    f_1, scale_1 = normalised(stem, 0.1)
-    attention = stem + f_1 / 6
-    f_2, scale_2 = normalised(attention, 0.1)
-    deviation = np.sqrt(0.4 * np.diag(f_2))
-    angle = np.arccos(np.clip(0.4 * f_2 / np.outer(deviation, deviation), -1, 1))
-    both_on = (math.pi - angle) / (2 * math.pi)
-    activations = np.outer(deviation, deviation) * (np.sin(angle) / (2 * math.pi) + both_on * np.cos(angle))
-    mlp = attention + 1.6 * activations
-    f_3, scale_3 = normalised(mlp, 0.1)
-    expected = {"stem": stem, "blocks.0.attention": attention, "blocks.0.mlp": mlp, "head": f_3 / 8}
-    assert {stage.name for stage in predicted.stages} == expected.keys()
-    for stage in predicted.stages:
-        assert stage.kernel.value == pytest.approx(expected[stage.name], rel=1e-9), stage.name
-        assert stage.kernel.error == pytest.approx(0, abs=1e-15)
-
-    through_mlp = scale_3 * (1 + 1.6 * 0.4 * both_on * scale_2)
-    through_both = through_mlp * (1 + scale_1 / 6)
-    order_one = {
-        Group.PATCH: inputs_PP * through_both,
-        Group.PE: through_both,
-        Group.Q: np.zeros((2, 2)),
-        Group.K: np.zeros((2, 2)),
-        Group.V: f_1 / 3 * through_mlp,
-        Group.U: f_1 / 2 * through_mlp,
-        Group.W: 1.6 * both_on * f_2 * scale_3,
-        Group.X: activations * scale_3,
-        Group.HEAD: f_3,
-        Group.HEAD_BIAS: np.ones((2, 2)),
-    }
-    assert predicted.order_one.keys() == order_one.keys()
-    for group, value in order_one.items():
-        assert predicted.order_one[group].value == pytest.approx(value, rel=1e-9, abs=1e-15), group
 
 
 @pytest.mark.parametrize("s", [None, 0.0, 0.5, 1.0])

@@ -11,7 +11,6 @@ from ettsweep.strategies.factors import BULK, Dims, Group, init_distribution, in
 from ettsweep.theory.paper import (
     MEAN_MAGNITUDE,
     MEAN_MAGNITUDE_ERROR,
-    factor_power,
     initial_distribution,
     initial_std,
     learning_rate_factor,
@@ -23,26 +22,7 @@ TEXT = (Group.WE, Group.PE, *BULK)
 S = [None, 0.0, 0.25, 0.5, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("group", "s", "adamw", "sgd"),
-    [
-        (Group.PATCH, 0.0, -0.5, 0.0),
-        (Group.PE, 1.0, 0.0, 1.0),
-        (Group.WE, 0.5, -0.25, 0.5),
-        (Group.U, 0.0, -1.5, -1.0),
-        (Group.X, 1.0, -1.0, 0.0),
-        (Group.W, 0.25, -1.375, -0.75),
-        (Group.HEAD, 1.0, -1.0, -1.0),
-        (Group.HEAD_BIAS, 1.0, 0.0, 0.0),
-        (Group.Q, None, 0.0, 0.0),
-    ],
-)
-def test_powers_of_the_factors(group: Group, s: float | None, adamw: float, sgd: float) -> None:
-    assert factor_power(group, s, "adamw") == adamw
-    assert factor_power(group, s, "sgd") == sgd
-
-
-def test_factors_of_vit_b16_are_those_of_the_paper() -> None:
+def test_factors_and_stds_of_vit_b16_are_those_of_the_paper() -> None:
     vit = dims(model_spec("vit-b16"))
     by_group = {
         Group.U: (4.698e-5, 2.473e-4, 1.302e-3),
@@ -59,7 +39,8 @@ def test_factors_of_vit_b16_are_those_of_the_paper() -> None:
         assert learning_rate_factor(group, vit, 0.0, "adamw", "include") == pytest.approx(768**-1.5 * included)
     assert learning_rate_factor(Group.W, vit, 0.0, "sgd", "include") == pytest.approx(1 / 768)
     assert learning_rate_factor(Group.X, vit, 0.0, "sgd", "include") == pytest.approx(1 / 768 / 4)
-    assert learning_rate_factor(Group.HEAD, vit, None, "adamw", "ignore") == 1.0
+    heads = [initial_std(Group.HEAD, vit, s) for s in (None, 0.0, 0.5, 1.0)]
+    assert heads == pytest.approx([0.03608, 0.03608, 0.006855, 0.001302], rel=1e-3)
 
 
 @pytest.mark.parametrize("distribution", ["normal", "uniform"])
@@ -71,17 +52,6 @@ def test_the_mean_magnitude_of_drawn_values_scatters_as_stated(distribution: str
     assert magnitudes.mean() == pytest.approx(MEAN_MAGNITUDE[distribution], abs=1e-3)  # type: ignore[index]
     error = MEAN_MAGNITUDE_ERROR[distribution] / math.sqrt(1000)  # type: ignore[index]
     assert magnitudes.std() == pytest.approx(error, rel=0.05)
-
-
-def test_initial_stds_of_vit_b16_are_those_of_the_paper() -> None:
-    vit = dims(model_spec("vit-b16"))
-    uniform = {Group.Q: 1 / 2, Group.K: 1 / 2, Group.V: 1 / 2, Group.U: 1 / 3, Group.W: 2 / 5, Group.X: 8 / 5 / 4}
-    for group, variance in uniform.items():
-        assert initial_std(group, vit, 1.0) == pytest.approx(math.sqrt(variance / 768))
-    heads = [initial_std(Group.HEAD, vit, s) for s in (None, 0.0, 0.5, 1.0)]
-    assert heads == pytest.approx([0.03608, 0.03608, 0.006855, 0.001302], rel=1e-3)
-    assert initial_std(Group.PATCH, vit, 0.0) == pytest.approx(768**-0.5)
-    assert (initial_std(Group.PE, vit, 0.5), initial_std(Group.HEAD_BIAS, vit, 0.0)) == (0.02, 0.0)
 
 
 def wide(width: int, domain: Literal["vision", "language"]) -> Dims:

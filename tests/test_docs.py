@@ -19,9 +19,10 @@ from ettsweep import cli
 from ettsweep.errors import EttsweepError
 from ettsweep.kinds.command import CommandRecipe
 from ettsweep.kinds.own_code import block_schema
-from ettsweep.kinds.template import PLACEHOLDERS, RESUME_PLACEHOLDERS
+from ettsweep.kinds.template import PLACEHOLDERS
 from ettsweep.readers.reader import Reader
 from ettsweep.runs.data_location import data_env
+from ettsweep.runs.spec import RESUME_PLACEHOLDERS
 from ettsweep.runs.state import State
 from ettsweep.study.reason import Code
 from ettsweep.study.verdict import VerdictWord

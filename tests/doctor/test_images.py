@@ -1,15 +1,17 @@
 """`doctor --data`: what it says of data sets that are whole, of the wrong size, and broken in all the usual ways."""
 
 import io
-import subprocess
+import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from support.commandline import GRID, ettsweep
-from support.pictures import hang, jpeg, write_cifar, write_folders
+from support.commandline import GRID, ended, ettsweep, start
+from support.pictures import hang, jpeg, wait_for_reader, write_cifar, write_folders
 
 from ettsweep.doctor.checks import DoctorCheck
 from ettsweep.doctor.data_check import examine_data, resolve_requirement
@@ -127,13 +129,12 @@ def test_a_few_images_are_spread_over_all(root: Path, grid: Path) -> None:
 def test_ctrl_c_prints_what_was_found_even_if_a_disk_hangs(root: Path, grid: Path) -> None:
     hanging = root / "train" / "n01" / "05.jpg"
     hang(hanging)
-    # Opening it for writing waits for a reader; the file says nothing then.
-    command = 'exec 3> "$0"; kill -INT $PPID; exec sleep 600'
-    with subprocess.Popen(["sh", "-c", command, str(hanging)]) as interrupter:
-        try:
-            rows = examine(root, grid)
-        finally:
-            interrupter.kill()
+    process = start("doctor", "--data", root, grid, "--format", "json")
+    writer = wait_for_reader(hanging)
+    process.send_signal(signal.SIGINT)
+    ended_result = ended(process, code=1)
+    os.close(writer)
+    rows = [(row["check"], row["state"], row["detail"]) for row in json.loads(ended_result.stdout)]
     assert rows[-1] == ("decoding", "failed", "interrupted after 0 of 45 images")
     assert ("training images", "ok", "36") in rows
 

@@ -11,9 +11,9 @@
 #                  CLUSTERS=3 starts three, for the tests to be done sooner
 # make slurm-down  stop it
 # make chaos       a sweep on that cluster while workers, nodes, daemons and commands are killed at random; then 200
-#                  strikes at runs of commands, on this machine and there (STRIKES=N: fewer; SEED=N: others)
+#                  strikes at runs of commands, on this machine (STRIKES=N: fewer; SEED=N: others)
 # make fuzz        2,000 random damages of a results folder, each looked at by status, verify-optimum and report; every
-#                  command with closed and full streams, in odd locales and terminals, without a home (FUZZ=N: fewer)
+#                  command with closed and full streams, in odd locales, without a home (FUZZ=N: fewer)
 # make pictures  those of README and docs, from the real program (Chromium, tmux; RESULTS=FOLDER with a report)
 # make vega      the page's script of figures, ettsweep/report/vega.js, after an update of vl-convert
 # make bench   set up, then the speed of the tool itself. Of those below, BENCH=--help prints the options:

@@ -34,7 +34,6 @@ GELU = Activation(
     derivative=lambda x: ndtr(x) + x * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi),
 )
 """The exact GELU, x Phi(x)."""
-RELU = Activation(sigma=lambda x: np.maximum(x, 0.0), derivative=lambda x: (x > 0).astype(np.float64))
 
 
 def pair_expectations(f: Function, kernel_PP: Array) -> Array:

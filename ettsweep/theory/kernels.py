@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ettsweep.strategies.factors import Dims, Group
-from ettsweep.theory.gaussian import GELU, Activation
 from ettsweep.theory.paper import fan_in, group_variances, output_scale
 from ettsweep.theory.recursion import BRANCHES, Array, Recursion, ResidualStream
 
@@ -108,7 +107,6 @@ def vit_kernels(
     *,
     draws: int = DRAWS,
     seed: int = 0,
-    activation: Activation = GELU,
 ) -> Kernels:
     """Predict the kernels of a Vision Transformer; only `tangent` and the head depend on its width, n_patch and M.
 
@@ -120,7 +118,6 @@ def vit_kernels(
         samples: B.
         draws: samples of each attention's logits.
         seed: seed of the draws.
-        activation: activation function of the MLPs.
     """
     variances, tokens = group_variances(dims, s), len(inputs_PP) // samples
 
@@ -138,7 +135,7 @@ def vit_kernels(
         outputs = dims.width ** -(s or 0.0) * variances[Group.HEAD] * pooled.kernel
         return _Pass(_kernels_by_stage(streams) | {"head": outputs}, tangent)
 
-    recursion = Recursion(variances, model.ln_eps, activation, samples)
+    recursion = Recursion(variances, model.ln_eps, samples)
     return _average_passes(
         forward, recursion, draws, seed, dims, s, {"stem": (Group.PATCH, Group.PE), "head": (Group.HEAD,)}
     )
@@ -268,7 +265,7 @@ def _text_kernels(
     draws: int,
     seed: int,
 ) -> Kernels:
-    recursion = Recursion(group_variances(dims, s), model.ln_eps, GELU, samples)
+    recursion = Recursion(group_variances(dims, s), model.ln_eps, samples)
     head = Group.WE if dims.tied_head else Group.HEAD
     return _average_passes(forward, recursion, draws, seed, dims, s, {"stem": (Group.WE, Group.PE), "head": (head,)})
 

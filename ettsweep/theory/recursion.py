@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ettsweep.strategies.factors import Group
 from ettsweep.theory.attention import sample_attention
-from ettsweep.theory.gaussian import Activation, pair_expectations
+from ettsweep.theory.gaussian import GELU, pair_expectations
 
 Array = NDArray[np.float64]
 
@@ -58,7 +58,6 @@ class Recursion:
     Attributes:
         variances: C_G by group.
         ln_eps: eps of LayerNorms.
-        activation: activation function of the MLPs.
         samples: B.
         draws: samples of each attention's logits.
         rng: generator of these samples.
@@ -66,7 +65,6 @@ class Recursion:
 
     variances: Mapping[Group, float]
     ln_eps: float
-    activation: Activation
     samples: int
     # Both are set for each pass (`kernels._average_passes`).
     draws: int = 0
@@ -128,8 +126,8 @@ class Recursion:
         """Add an MLP: eq:GP, eq:promised-MLP."""
         c, hidden = self.variances, stream.normalised(self.ln_eps)
         preactivations = c[Group.W] * hidden.kernel
-        activations = pair_expectations(self.activation.sigma, preactivations)
-        slopes = c[Group.X] * pair_expectations(self.activation.derivative, preactivations)
+        activations = pair_expectations(GELU.sigma, preactivations)
+        slopes = c[Group.X] * pair_expectations(GELU.derivative, preactivations)
         added = {Group.X: activations, Group.W: slopes * hidden.kernel}
         through_mlp = {group: c[Group.W] * slopes * tangent for group, tangent in hidden.tangent.items()}
         return stream.add_branch(c[Group.X] * activations, added, through_mlp)

@@ -18,7 +18,7 @@ from ettsweep import run as run_module
 from ettsweep.runs import folder
 from ettsweep.runs.attempt import Attempt
 from ettsweep.runs.folder import RunDir
-from ettsweep.trainer.training import async_checkpoint, checkpoint
+from ettsweep.trainer.training import checkpoint
 from ettsweep.trainer.training.runtime_settings import RuntimeSettings
 from support.here import at_call, train_once
 
@@ -73,12 +73,9 @@ def attempt_run(run: RunDir, pipe: int, mode: str, count: int) -> None:
     train_once(run, RuntimeSettings(checkpoint_every_steps=EVERY_STEPS), poll)
 
 
-def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str, object]]:
-    """Return how each attempt was killed ("": it was not), in which checkpoint or piece of metrics, and what it resumed.
-
-    `beside` writes checkpoints beside training, as those of large models.
-    """
-    run, rng, collected = RunDir(Path(path)), random.Random(seed), []
+def train_and_kill(path: str) -> list[dict[str, object]]:
+    """Return how each attempt was killed ("": it was not), in which checkpoint or piece of metrics, and what it resumed."""
+    run, rng, collected = RunDir(Path(path)), random.Random(0), []
     plan = ["time", "checkpoint", "metrics"] * 2
     rng.shuffle(plan)
     for mode in [*plan, "result", ""]:
@@ -87,7 +84,6 @@ def train_and_kill(path: str, seed: int, beside: bool = False) -> list[dict[str,
         pid = os.fork()
         if pid == 0:
             os.close(read)
-            async_checkpoint.LARGE_BYTES = 0 if beside else async_checkpoint.LARGE_BYTES
             attempt_run(run, write, mode, count)
             os._exit(0)
         os.close(write)

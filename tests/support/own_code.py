@@ -1,7 +1,5 @@
 """Runs of functions and commands in tests: their only run, its result, its processes, what planning them imports."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +42,3 @@ def processes_of(run: RunDir) -> list[int]:
     """Return the pids of a run's processes: its supervisor, its leader, and those below."""
     # Not by its id, which a run of another test may have too.
     return list(processes_with(f"ETTSWEEP_OUT={(run.path / 'out').resolve()}"))
-
-
-def assert_planning_imports_no_torch(grid: Path) -> None:
-    """Plan a grid file in a fresh interpreter, which must not load what is slow to import."""
-    code = f"""
-import sys
-from unittest import mock
-from ettsweep import cli
-with mock.patch.object(sys, "argv", ["ettsweep", "grid", {str(grid)!r}, "--dry-run"]):
-    try:
-        cli.main()
-    except SystemExit as end:
-        assert not end.code
-assert not {{"torch", "pandas", "optuna", "sklearn"}} & set(sys.modules), sorted(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=grid.parent, capture_output=True)

@@ -101,9 +101,8 @@ IN_THIRD = 68
 KILLED: dict[str, Callable[[], None]] = {
     "while it is gathered": lambda: at_call(async_checkpoint, "full_tensor", IN_THIRD, kill),
     "in the file": lambda: at_call(checkpoint, "_write", 3, half_written),
-    "before it counts": lambda: at_call(Path, "rename", 3, kill),
 }
-"""How a process may be killed while it saves for the third time; the last two are the leader's."""
+"""How a process may be killed while it saves for the third time; the last is the leader's."""
 
 
 def say_groups(trial: Trial, group: ProcessGroup) -> Any:

@@ -105,7 +105,7 @@ def test_killed_run_equals_an_undisturbed_one_bit_for_bit(
     schedule = {"total_steps": 100, "warmup_steps": 10, "eval_every": 7}
     spec = make_spec(lr=0.5, optimizer={"clip_norm": 0.5}, schedule=schedule)
     run = RunDir.create(results, spec)
-    result = forks.call("support.killed_run:train_and_kill", str(run.path), 0, False)
+    result = forks.call("support.killed_run:train_and_kill", str(run.path))
     assert len([attempt for attempt in result if attempt["how"]]) >= 4, result
     assert len({attempt["resumed"] for attempt in result}) >= 3, "it got further between kills"
     assert {"checkpoint", "metrics"} <= {attempt["how"] for attempt in result}, result

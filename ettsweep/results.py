@@ -128,7 +128,7 @@ class Results:
         Columns:
             point: (lr, wd) in powers of two, as text.
             axes: names of the axes, x and then y.
-            x, y, x_place, y_place: the point as numbers, and where they lie on their scales, most often log2.
+            x, y, x_place, y_place: the point as numbers; their log2, or themselves on a linear axis.
             x_steps, y_steps: lattice steps from the candidate; missing off its lattice.
             common_log2_lr, common_log2_wd: mapped to the coordinates of the standard strategy.
             role: candidate, neighbour or other.

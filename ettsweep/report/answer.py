@@ -16,7 +16,7 @@ from ettsweep.quantities import (
     three_digits,
 )
 from ettsweep.runs.point import Point
-from ettsweep.study.lattice import EDGE_AXIS, Axis, shifted
+from ettsweep.study.lattice import EDGE_AXIS, Axis, shifted, steps_between
 from ettsweep.study.study import Study
 from ettsweep.study.study_state import StudyState
 from ettsweep.study.verdict import Bound, Verdict, best_point
@@ -331,5 +331,5 @@ def _as_good_text(verdict: Verdict, bound: Bound, named: Point) -> str:
             low, high = map(three_digits, ends)
             return f"{name} from {low} to {high} is as good."
     others = [point for point in as_good if point != named]
-    nearest = min(others, key=lambda point: (point.distance_to(named), *point), default=None)
+    nearest = min(others, key=lambda point: (steps_between(point, named, study.axes), *point), default=None)
     return f"{point_text(nearest)} is as good." if nearest else ""

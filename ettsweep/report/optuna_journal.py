@@ -56,7 +56,8 @@ def _add_study(storage: JournalStorage, study_state: StudyState) -> int:
     for name in study.free:
         if points:
             values = [point[name] for point in (*points, *study.box)]
-            space[name] = FloatDistribution(min(values), max(values), log=True)
+            is_log = study.axes[name].scale == "log" and min(values) > 0
+            space[name] = FloatDistribution(min(values), max(values), log=is_log)
     direction = StudyDirection.MINIMIZE if metric.mode == "min" else StudyDirection.MAXIMIZE
     exported = optuna.create_study(storage=storage, study_name=study.title, direction=direction)
     exported.set_metric_names([metric.name])

@@ -1,7 +1,7 @@
 """Points: where a run lies on the axes of a sweep, to the digits that its id uses."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ettsweep.powers import axis_text, log2, power_and_decimal
@@ -73,24 +73,17 @@ def axis_names(points: Iterable[Point | None]) -> list[str]:
 
 
 def from_the_middle(points: Collection[Point]) -> list[Point]:
-    """Return points in the order of their distance, in log2, from the middle of the region that they span.
+    """Return points in the order of their distance, in values along an axis, from the middle of all.
 
     They may be of several sweeps with different axes.
     """
     distances = dict.fromkeys(points, 0.0)
     for name in dict.fromkeys(name for point in points for name in point.values):
         along = [point for point in points if name in point.values]
-        places = _places([point[name] for point in along])
-        middle = (min(places) + max(places)) / 2
-        for point, place in zip(along, places, strict=True):
-            distances[point] = max(distances[point], abs(place - middle))
+        ranks = {value: rank for rank, value in enumerate(sorted({point[name] for point in along}))}
+        for point in along:
+            distances[point] = max(distances[point], abs(ranks[point[name]] - (len(ranks) - 1) / 2))
     return sorted(points, key=distances.__getitem__)
-
-
-def _places(values: Sequence[float]) -> list[float]:
-    """Return the log2 of values along an axis; that of 0 is one below the others."""
-    least = min((math.log2(value) for value in values if value), default=0.0)
-    return [math.log2(value) if value else least - 1 for value in values]
 
 
 def _log2(value: float) -> float:

@@ -13,7 +13,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State
 from ettsweep.runs.timing import RunTimes
-from ettsweep.study.lattice import EDGE_AXIS, Axis, neighbours
+from ettsweep.study.lattice import EDGE_AXIS, Axis, neighbours, steps_between
 from ettsweep.study.means_rule import MeansRule
 from ettsweep.study.posterior import Posterior, as_fitted, fit_posterior, is_fitted_in_log
 from ettsweep.study.racing import BoundQuery, next_runs, runs_needed
@@ -184,6 +184,11 @@ class BoundRule(StudyState):
         posterior = next((fitted for fitted in fits if fitted and fitted.noise.source != "unknown"), None)
         posterior = posterior or fit_posterior(scores, self._origin, metric, places, paired)
         return posterior and replace(posterior, stability=stability)
+
+    def _medoid(self, points: Sequence[Point]) -> Point:
+        """Return the point nearest to all others; on ties the lowest along the first axis."""
+        axes = self.study.axes
+        return min(points, key=lambda point: (sum(steps_between(point, other, axes) for other in points), *point))
 
     def _is_on_level(self, position: Position, candidate: Point) -> bool:
         """`True` if a position has a value of 0 along the same axes as the candidate."""
@@ -408,7 +413,7 @@ class BoundRule(StudyState):
         below = (-1.0, *self._origin[1:])
         if posterior.stability and below in posterior.positions:
             return self.point_at(below, candidate.point)
-        return _medoid([candidate.point, *plateau])
+        return self._medoid([candidate.point, *plateau])
 
     def _bound_at(self, point: Point) -> float | None:
         """Return the bound on another point than the candidate; None unless all of its neighbours were run."""
@@ -480,8 +485,3 @@ def seeds_to_decide(posterior: Posterior, candidate: Position, others: Sequence[
         return 0
     shared = posterior.shared_seeds(candidate, posterior.challengers(candidate, others, margin)[0])
     return max(0, DECIDING_SEEDS - shared)
-
-
-def _medoid(points: Sequence[Point]) -> Point:
-    """Return the point nearest to all others; on ties the lowest along the first axis."""
-    return min(points, key=lambda point: (sum(point.distance_to(other) for other in points), *point))

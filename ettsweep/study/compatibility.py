@@ -10,6 +10,9 @@ from ettsweep.study.lattice import Axis
 from ettsweep.study.study import Study, variant_name
 from ettsweep.study.sweep_spec import SweepSpec
 
+AXIS_FIELDS = ("scale", "trade", "whole", "least", "most")
+"""Fields of an axis that all specs of a sweep have in common."""
+
 
 def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -> dict[str, str]:
     """Return why a spec cannot extend a sweep: other recipe, fixed axes, steps or centres; empty if it can.
@@ -46,6 +49,10 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         if old_axis.fixed != new_axis.fixed:
             old_label, new_label = ("fixed" if axis.fixed else "searched" for axis in (old_axis, new_axis))
             problems[f"{name}-{new_label}"] = f"{name} is {old_label} there, {new_label} here"
+        elif differing := [field for field in AXIS_FIELDS if getattr(old_axis, field) != getattr(new_axis, field)]:
+            field = differing[0]
+            old, new = (getattr(axis, field) for axis in (old_axis, new_axis))
+            problems[f"{name}-{field}-{new}"] = f"{field} of {name} is {old} there, {new} here"
         elif old_axis.values or new_axis.values:
             if not old_axis.shares_lattice(new_axis):
                 there, here = (_axis_label(name, axis, ()) for axis in (old_axis, new_axis))

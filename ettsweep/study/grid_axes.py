@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ettsweep.errors import InputError
+from ettsweep.errors import InputError, nearest_name
 from ettsweep.powers import parse_number
 from ettsweep.runs.spec import (
     BUILT_IN,
@@ -176,8 +176,9 @@ def _axis(form: dict[str, Any], at: str) -> tuple[Axis, float]:
         assert axis.centre is not None
         return _checked(axis, axis.centre, at)
     centre = form.get("centre")
-    if not _is_number(centre) or not _number(centre):
-        raise InputError(f"{at}: centre: a number above 0 is expected, got {centre!r}")
+    if not _is_number(centre) or not (_number(centre) or scale == "linear"):
+        least = "of at least 0" if scale == "linear" else "above 0"
+        raise InputError(f"{at}: centre: a number {least} is expected, got {centre!r}")
     bounds = form["range"]
     ends = [*(bounds if isinstance(bounds, list) else ()), form.get("step", 1)]
     if len(ends) != 3 or any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
@@ -255,8 +256,6 @@ def check_fields(further: Further, recipe: Recipe, location: str) -> Further:
         except AttributeError:
             old = None
         if isinstance(old, bool) or not isinstance(old, int | float):
-            from ettsweep.errors import nearest_name
-
             fields = [".".join(key) for key in keys_of(kind_of(recipe).schema, recipe.model_dump())]
             near = nearest_name(name, fields)
             raise InputError(f"{at}: the recipe has no number of that name{f'; did you mean {near}?' if near else ''}")

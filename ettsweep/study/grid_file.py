@@ -397,7 +397,7 @@ def load_sweep_spec(
         if block is data:
             data[key] = parse_range(text, option, current)
         else:
-            parsed = parse_range(text, option, current)
+            parsed = None if text == "fixed" else parse_range(text, option, current)
             if not isinstance(parsed, dict) or not isinstance(current, dict):
                 raise InputError(f"{option}: low:high or low:high:step is expected, got {text!r}")
             block[key] = {**current, "range": [parsed["low"], parsed["high"]], "step": parsed["step"]}
@@ -770,7 +770,8 @@ def parse_range(text: str, option: str, current: object = None) -> object:
     low, high = (bound if "^" in bound else number for bound, number in zip(text.split(":"), numbers[:2], strict=False))
     if ValueRange.parse(axis := {"low": low, "high": high, "step": step}):
         return axis
-    if not all(map(_is_offset, numbers[:2])):
+    is_linear = isinstance(current, dict) and current.get("scale") == "linear"
+    if not is_linear and not all(map(_is_offset, numbers[:2])):
         raise InputError(f"{option}: low and high from -{MAX_OFFSET} to {MAX_OFFSET} are expected, got {text!r}")
     if numbers[0] > numbers[1]:
         raise InputError(f"{option}: empty range: {numbers[0]:g} is above {numbers[1]:g}")

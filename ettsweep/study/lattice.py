@@ -133,7 +133,7 @@ class Axis(StrictModel):
 
     def around(self, centre: float) -> "Axis":
         """Return the axis with its list scaled to another centre, as by maps between strategies."""
-        if not self.values or not centre or self.centre == centre:
+        if not self.values or not centre or self.centre == centre or self.scale == "linear":
             return self
         return self.model_copy(update={"factor": centre / self.values[self._middle]})
 
@@ -157,7 +157,7 @@ class Axis(StrictModel):
         return [self._moved(centre, offset) for offset in self.offsets()]
 
     def _moved(self, value: float, offset: float) -> float:
-        moved = value * 2.0**offset if self.scale == "log" else _rounded(value + offset)
+        moved = value * 2.0**offset if self.scale == "log" else _sum(value, offset)
         return round(moved) if self.whole else float(moved)
 
     def steps(self, distance: float) -> float:
@@ -173,7 +173,7 @@ class Axis(StrictModel):
             return self._listed(round(at))
         low, high = self._listed(math.floor(at)), self._listed(math.floor(at) + 1)
         share = at - math.floor(at)
-        return float(low * (high / low) ** share if self.scale == "log" else low + (high - low) * share)
+        return float(low * (high / low) ** share if self.scale == "log" and low else low + (high - low) * share)
 
     def reaches(self, value: float, steps: int) -> bool:
         """`True` if there is a value that many steps above another: none is below 0."""
@@ -218,8 +218,10 @@ class Axis(StrictModel):
         return float(self.shifted(centre, round(self.distance(value, centre))))
 
     def is_on_lattice(self, centre: float, value: float, tolerance: float = MAPPED_TOLERANCE) -> bool:
-        """`True` if `value` lies whole steps from `centre`, up to `tolerance` in log2."""
+        """`True` if `value` lies whole steps from `centre`, up to `tolerance` in log2, or of a step if linear."""
         nearest = self.nearest(centre, value)
+        if self.scale == "linear":
+            return abs(value - nearest) <= tolerance * self.step
         return value == nearest or (value > 0 and nearest > 0 and abs(math.log2(value / nearest)) <= tolerance)
 
     def _listed(self, index: int) -> float:
@@ -253,7 +255,7 @@ def _listed(values: tuple[float, ...], index: int, scale: str) -> float:
         return values[index]
     if scale == "linear":
         step = float(f"{(values[-1] - values[0]) / last:.2g}")
-        return _rounded(values[-1] + step * (index - last) if index > last else values[0] + step * index)
+        return _sum(values[-1], step * (index - last)) if index > last else _sum(values[0], step * index)
     if not last:
         return _rounded(values[0] * 2.0**index)
     ratios, ratio = [high / low for low, high in itertools.pairwise(values)], (values[-1] / values[0]) ** (1 / last)
@@ -302,6 +304,12 @@ def _index(values: tuple[float, ...], value: float, scale: str) -> float:
     return float(round(k + share)) if abs(share - round(share)) < INDEX_TOLERANCE else k + share
 
 
+def _sum(value: float, offset: float) -> float:
+    """Return a sum without what rounding leaves, such as 0 of 0.3 - 3 * 0.1."""
+    total = value + offset
+    return 0.0 if abs(total) < abs(value) * 10.0**-LIST_DIGITS else _rounded(total)
+
+
 def _rounded(value: float) -> float:
     return float(f"{value:.{LIST_DIGITS}g}")
 
@@ -327,6 +335,12 @@ def expand(centre: Point, axes: Axes) -> list[Point]:
 def shifted(point: Point, axes: Axes, steps: Mapping[str, float]) -> Point:
     """Return the point that many steps along the axes named."""
     return point.at(**{name: axes[name].shifted(point[name], number) for name, number in steps.items() if number})
+
+
+def steps_between(point: Point, other: Point, axes: Axes) -> float:
+    """Return the Chebyshev distance between points in steps along the free axes."""
+    moves = (axis.distance(point[name], other[name]) for name, axis in free_axes(axes).items())
+    return max(map(abs, moves), default=0.0)
 
 
 def neighbours(point: Point, axes: Axes) -> list[Point]:

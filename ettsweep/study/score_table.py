@@ -53,7 +53,7 @@ MAX_FILLED = 4
 """Most values of an even axis, as a multiple of those in the table; with more, its steps are uneven."""
 
 SECOND_AXIS = re.compile(
-    r"(.*[_ ])?(bs|batch([_ ]?size)?|wd|weight[_ ]?decay|warm_?up.*|momentum|beta_?\d)", re.IGNORECASE
+    r"(.*[_ ./])?(bs|batch([_ -]?size)?|wd|weight[_ -]?decay|warm_?up.*|momentum|beta_?\d)", re.IGNORECASE
 )
 """Names of settings that are searched beside a learning rate."""
 
@@ -380,10 +380,14 @@ def _options(columns: Columns, others: Sequence[str], rows: Sequence[Row]) -> st
     """
     axes, rest = [*columns.axes.values()], list(others)
     if len(axes) < MAX_AXES:
-        axes.append(rest.pop(next((k for k, name in enumerate(rest) if SECOND_AXIS.fullmatch(name)), 0)))
+        numbers = [name for name in rest if all(_is_number(str(row.values.get(name, ""))) for row in rows)]
+        usual = [name for name in numbers if SECOND_AXIS.fullmatch(name)]
+        axes += (usual or numbers)[:1]
+        rest = [name for name in rest if name not in axes]
+    groups = len(_settings(rows, [*axes, *columns.by, *rest]))
     for name in [*rest]:
         fewer = [each for each in rest if each != name]
-        if len(_settings(rows, [*axes, *columns.by, *fewer])) == len(_settings(rows, [*axes, *columns.by, *rest])):
+        if len(_settings(rows, [*axes, *columns.by, *fewer])) == groups:
             rest = fewer
     by = [*columns.by, *rest]
     return " ".join([f"--axes {','.join(axes)}", *([f"--by {','.join(by)}"] if by else [])])
@@ -614,10 +618,12 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
     step = (logs[-1] - logs[0]) / sum(counts)
     at = [*accumulate(counts, initial=0)]
     off = max(abs(log - logs[0] - number * step) / step for log, number in zip(logs, at, strict=True))
-    # Before a list: limits keep powers of 2 finite.
-    even = validate(Axis, {"low": 0.0, "high": round(step, 2) * at[-1], "step": round(step, 2)}, f"{name} in log2")
-    if off < 1e-6 and abs(step - even.step) < 1e-6 and not zero:
-        return even, ""
+    if off < 1e-6 and abs(step - round(step, 2)) < 1e-6 and not zero:
+        # Before a list: limits keep powers of 2 finite.
+        even = {"low": 0.0, "high": round(step, 2) * at[-1], "step": round(step, 2)}
+        return validate(Axis, even, f"{name} in log2"), ""
+    if name not in USUAL_AXES and _is_linear(every):
+        return Axis.of(every, scale="linear"), ""
     has_gaps = at[-1] >= len(ordered)
     if off <= (EXACT if has_gaps else MAX_UNEVEN) and at[-1] < MAX_FILLED * len(ordered):
         # Values missing in the table are steps too.
@@ -625,8 +631,6 @@ def axis_of(name: str, values: Iterable[float]) -> tuple[Axis, str]:
         listed = [by_number.get(k, ordered[0] * 2.0 ** (k * step)) for k in range(at[-1] + 1)]
         note = f"{name}: ettsweep treats values as evenly spaced (x{2**step:.3g}, off by up to {off:.0%} of a step)"
         return Axis.of([*zero, *listed]), note if off > EXACT else ""
-    if name not in USUAL_AXES and _is_linear(every):
-        return Axis.of(every, scale="linear"), ""
     apart = f"x{2 ** min(hops):.3g} to x{2 ** max(hops):.3g}"
     return Axis.of(every), f"{name}: steps are uneven ({apart}); neighbours are the next values"
 

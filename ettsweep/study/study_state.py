@@ -9,7 +9,7 @@ from itertools import product
 from ettsweep.errors import InputError
 from ettsweep.powers import axis_text
 from ettsweep.runs.index import Run, group_by_point
-from ettsweep.runs.point import Point, snap_point
+from ettsweep.runs.point import MAPPED_TOLERANCE, Point, snap_point
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, foremost
 from ettsweep.study.lattice import PRINTED_TOLERANCE, neighbours, shifted
@@ -142,8 +142,11 @@ class StudyState(ABC):
             names = ",".join(axes).upper()
             raise InputError(f"{source}: {names} is expected, such as {study.centre}, got {typed_point}")
         # Half a step at most: on a fine lattice, a printed value could stand for two points.
-        tolerance = min([PRINTED_TOLERANCE, *(axis.step / 2 for axis in study.free.values())])
-        if (point := snap_point(typed_point, self._known_points, tolerance)) in self._known_points:
+        logs = [axis.step for axis in study.free.values() if axis.scale == "log"]
+        tolerance = min([PRINTED_TOLERANCE, *(step / 2 for step in logs)])
+        # Values of linear axes are printed with all their digits.
+        known = tolerance if len(logs) == len(study.free) else MAPPED_TOLERANCE
+        if (point := snap_point(typed_point, self._known_points, known)) in self._known_points:
             return point
         nearest = Point({name: axis.nearest(study.centre[name], typed_point[name]) for name, axis in axes.items()})
         for name, axis in axes.items():

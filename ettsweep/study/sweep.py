@@ -95,7 +95,7 @@ class Sweep:
 
     @cached_property
     def sweep_specs(self) -> tuple[SweepSpec, ...]:
-        """The same with the last recipe of each variant, and the last code: they hold for all."""
+        """The requests with the last recipe of each variant, and the last code: they hold for all."""
         last = {variant_name("", part.values): part.recipe for request in self.requests for part in request.parts}
         latest = (request.with_recipes(lambda part: last[variant_name("", part.values)]) for request in self.requests)
         return tuple(request.with_code(self.codes[-1]) if self.codes else request for request in latest)
@@ -245,7 +245,9 @@ class Sweep:
         last = self.sweep_specs[-1]
         if last.data != sweep_spec.data or self.criterion_changes(sweep_spec.criterion):
             return False
-        if last.recipe.info.code and last.recipes != sweep_spec.recipes:
+        recipes = {variant_name("", part.values): part.recipe for each in self.sweep_specs for part in each.parts}
+        parts = {variant_name("", part.values): part.recipe for part in sweep_spec.parts}
+        if last.recipe.info.code and any(recipes.get(name) != recipe for name, recipe in parts.items()):
             return False  # such as how runs resume, or the copy that they train in
         studies = {study.family: study for study in self.studies}
         return all(

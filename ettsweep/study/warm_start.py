@@ -101,9 +101,11 @@ def _is_usable(verdict: Verdict, unverified: bool) -> bool:
 
 
 def _is_mappable(study: Study, other: Study) -> bool:
-    """`True` if points of one study can be mapped to another: same size and optimizer, different family."""
+    """`True` if points of one study can be mapped to another: same axes and optimizer, different family."""
     info, other_info = study.base.info, other.base.info
     have_widths = info.has_strategies and other_info.has_strategies
+    if study.axes.keys() != other.axes.keys():
+        return False
     return have_widths and study.family != other.family and info.labels.optimizer == other_info.labels.optimizer
 
 
@@ -150,4 +152,5 @@ def _no_source_reason(source_name: str, verdicts: Sequence[Verdict], study: Stud
         return f"{source_name} has no verified optimum: {verdict_list}; {remedy}"
     if not study.base.info.has_strategies:
         return f"{source_name}: its optimum cannot be mapped, since runs of {study.title} state no width"
-    return f"{source_name}: {study.title} can only start from another family with the same optimizer: {verdict_list}"
+    needed = "another family with the same optimizer and axes"
+    return f"{source_name}: {study.title} can only start from {needed}: {verdict_list}"

@@ -13,8 +13,11 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import RunSpec, family_of
 from ettsweep.schema import digest, identity
 from ettsweep.study import grid_file
+from ettsweep.study.compatibility import sweep_differences
 from ettsweep.study.grid_file import load_sweep_spec
+from ettsweep.study.judgement import evaluate
 from ettsweep.study.lattice import Axis, neighbours
+from ettsweep.study.score_table import axis_of
 from ettsweep.study.study import Study
 from ettsweep.study.sweep_store import StudiesByFamily, extend_sweep, load_sweep_store
 
@@ -305,3 +308,57 @@ def test_a_level_of_zero_lies_a_step_below_the_others_and_zero_of_a_linear_axis_
     study = only(grid(axes={"lr": AXES["lr"], "batch": {"values": [0, 1, 2], "scale": "linear"}}))
     centre, zero = Point.of(lr=0.25, batch=1), Point.of(lr=0.25, batch=0)
     assert study.cell(zero, centre) == (0, -1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scale": "linear"}, "scale of batch is log there, linear here"),
+        ({"trade": "same"}, "trade of batch is opposite there, same here"),
+        ({"most": 256}, "most of batch is None there, 256.0 here"),
+    ],
+)
+def test_an_axis_of_a_sweep_stays_as_it_is(grid: Write, change: dict[str, object], message: str) -> None:
+    batch = {"centre": 64, "range": [-1, 1]}
+    before = load_sweep_spec(grid(axes={"lr": AXES["lr"], "batch": batch}))
+    now = load_sweep_spec(grid(axes={"lr": AXES["lr"], "batch": {**batch, **change}}))
+    assert message in sweep_differences([before], now).values()
+
+
+def test_a_linear_range_may_end_at_zero(grid: Write) -> None:
+    axis = {"centre": 0.3, "range": [-0.3, 0.1], "step": 0.1, "scale": "linear"}
+    study = only(grid(axes={"lr": AXES["lr"], "batch": axis}))
+    assert sorted({point["batch"] for point in study.grid_points}) == [0, 0.1, 0.2, 0.3, 0.4]
+    from_zero = {"centre": 0, "range": [0, 0.3], "step": 0.1, "scale": "linear"}
+    assert len(only(grid(axes={"lr": AXES["lr"], "batch": from_zero})).grid_points) == 12
+
+
+def test_a_typed_value_of_a_linear_axis_is_on_the_lattice_or_refused(grid: Write) -> None:
+    axes = {"lr": AXES["lr"], "batch": {"centre": 1000, "range": [-2, 2], "scale": "linear"}}
+    state = evaluate(only(grid(axes=axes)), [])
+    assert state.resolve_point(Point.of(lr=0.25, batch=1001))["batch"] == 1001
+    for value in (1001.4, 1004.9):
+        with pytest.raises(InputError, match="is no point of"):
+            state.resolve_point(Point.of(lr=0.25, batch=value))
+
+
+def test_a_range_of_a_linear_axis_is_given_in_its_own_values(grid: Write) -> None:
+    axes = {"lr": AXES["lr"], "batch": {"centre": 1000, "range": [-500, 500], "step": 500, "scale": "linear"}}
+    (study,) = load_sweep_spec(grid(axes=axes), ranges={"batch": "-1000:1000"}).studies()
+    assert {point["batch"] for point in study.grid_points} == {0, 500, 1000, 1500, 2000}
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([0, 0.1, 0.2], "linear"),
+        ([64, 96, 128], "linear"),
+        ([0.99, 0.992, 0.994], "linear"),
+        ([64, 128, 256], "log"),
+        ([1, 3, 10], "log"),
+        ([1, 2], "log"),
+    ],
+)
+def test_the_values_of_a_table_are_linear_where_they_differ_by_equal_steps(values: list[float], scale: str) -> None:
+    axis, _ = axis_of("batch", values)
+    assert (axis.scale, axis_of("lr", [1, 2, 3])[0].scale) == (scale, "log")

@@ -250,11 +250,19 @@ class _HexagonMap:
         return left, low, [(*left_end, y_name), (*right_end, x_name)]
 
     def _axis_labels(self, axis: str, name: str, positions: Sequence[int]) -> list[str]:
-        """Return the lr or wd of positions as text, extrapolated where there is no point."""
-        known = dict(zip(self.points[f"{axis}_steps"].astype(int), self.points[axis], strict=True))
-        (first, at), *others = ((step, math.log2(value)) for step, value in known.items() if value > 0)
-        slope = (others[-1][1] - at) / (others[-1][0] - first) if others else 0.0
-        return [axis_text(name, known.get(k, 2.0 ** (at + slope * (k - first))), 3) for k in positions]
+        """Return the values of positions as text, extrapolated where there is no point."""
+        steps, values, places = (self.points[column] for column in (f"{axis}_steps", axis, f"{axis}_place"))
+        known = dict(zip(steps.astype(int), values, strict=True))
+        located = [(k, place) for k, place in zip(steps.astype(int), places, strict=True) if pd.notna(place)]
+        (first, at), (last, end) = (min(located), max(located)) if located else ((0, 0.0), (0, 0.0))
+        slope = (end - at) / (last - first) if last != first else 0.0
+        is_linear = bool((values == places).all())
+
+        def value(k: int) -> float:
+            place = at + slope * (k - first)
+            return float(known.get(k, place if is_linear else 2.0**place))
+
+        return [axis_text(name, value(k), 3) for k in positions]
 
 
 PositionRanges = tuple[tuple[int, int], tuple[int, int]]

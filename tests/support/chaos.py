@@ -56,7 +56,7 @@ class Chaos:
         self.done: Counter[str] = Counter()
         launch = write_profile(folder / "slurm.yaml", partition="low", max_parallel=6, runs_per_job=2, warn_s=60)
         self._command = [ETTSWEEP, "grid", grid, "--launch", launch, "--results", self.results, "--follow"]
-        self._log = (folder / "follow.log").open("w")
+        self._log = folder / "follow.log"
         self._follow: subprocess.Popen[bytes] | None = None
         self.faults: dict[str, Callable[[], Any]] = {
             "worker killed": self._kill_worker,
@@ -77,7 +77,8 @@ class Chaos:
     def keep_following(self) -> None:
         """Start the submitting command, again if it is dead: the user types it once more."""
         if self._follow is None or self._follow.poll() is not None:
-            self._follow = subprocess.Popen(self._command, stdout=self._log, stderr=self._log, start_new_session=True)
+            with self._log.open("a") as log:
+                self._follow = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
 
     def finished(self) -> int:
         """Return how many runs have their result."""

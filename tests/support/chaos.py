@@ -98,7 +98,8 @@ class Chaos:
         self._nodes_back()
         self.kill_follow()
         ettsweep("retry", "--all", "--yes", "--results", self.results)
-        subprocess.run(self._command, stdout=self._log, stderr=self._log, check=True)
+        with self._log.open("a") as log:
+            subprocess.run(self._command, stdout=log, stderr=log, check=True)
 
     def kill_follow(self) -> None:
         if self._follow is not None:

@@ -44,6 +44,8 @@ LOGS = (".ipynb", ".log", ".out", ".err")
 
 _TEST_OR_DOC = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py|.*\.(md|rst)|(README|LICENSE|CHANGELOG)(\.txt)?")
 _GRID_FILE = re.compile(r"^centre(_\w+)?:", re.MULTILINE)
+_TOP_KEY = re.compile(r"^(\w+):", re.MULTILINE)
+_TRAINS = re.compile(r"\b(command|function|trainable):")
 _PROFILE = re.compile(r"^kind:\s*[\"']?(local|slurm)\b", re.MULTILINE)
 _RUN_ID = re.compile(r"[0-9a-f]{12}")
 
@@ -368,7 +370,14 @@ def _is_text_of(path: Path, size: int, mtime_ns: int, inode: int) -> bool:
     if path.suffix not in (".yaml", ".yml"):
         return True
     text = content.decode(errors="replace")
-    return not (_GRID_FILE.search(text) or _PROFILE.search(text))
+    return not (_is_grid_file(text) or _PROFILE.search(text))
+
+
+def _is_grid_file(text: str) -> bool:
+    """Whether a YAML file states what to sweep: centres, or other axes of a program or model."""
+    keys = {*_TOP_KEY.findall(text)}
+    trains = {"model", "recipe"} <= keys or ("run" in keys and _TRAINS.search(text))
+    return bool(_GRID_FILE.search(text) or (keys & {"axes", "lr", "wd"} and trains))
 
 
 def _matching(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:

@@ -9,10 +9,12 @@ import pytest
 from ettsweep.errors import DataMissingError, InputError
 from ettsweep.project_code import SWEEP_HEADER, CodeRule, find_code
 
-CODE = {"train.py": "import model", "model.py": "bias = 1", "conf/base.yaml": "lr: 0.1"}
+CODE = {"train.py": "import model", "model.py": "bias = 1", "conf/base.yaml": "lr: 0.1\nmodel: a"}
 FILES = CODE | {
     "data.bin": "\0",
     "sweep.yaml": "run: {command: a}\ncentre: {lr: 0.1}",
+    "axes.yaml": "run:\n  command: a\naxes: {lr: [1, 2]}",
+    "lists.yaml": "model: vit-b16\nrecipe: {}\nlr: [1, 2]",
     "launch/site.yaml": "kind: slurm",
     "look.ipynb": "{}",
     "wandb/run-1/config.yaml": "lr: 0.1",

@@ -21,7 +21,7 @@ def compare(
         str,
         typer.Argument(
             help="Scores: a table (CSV, TSV, JSON, Parquet) or a file with one number per line. Or the best point of "
-            "SWEEP, SWEEP/STRATEGY or STRATEGY; add :LR,WD for another point.",
+            "SWEEP, SWEEP/STRATEGY or STRATEGY; add :LR,WD or :NAME=VALUE,... for another point.",
             metavar="A",
             parser=parse_location,
         ),

@@ -115,7 +115,7 @@ def verdict(
         print_table([], form, data=data if by else data[0])
     elif at is not None and form is Format.TABLE:
         for state, judged in zip(states, verdicts, strict=True):
-            print(answer_at(state, judged))
+            print(f"{state.study.title}: " * (len(states) > 1) + answer_at(state, judged))
     else:
         rows = [dict(view.cells) for view in views]
         if at is None:

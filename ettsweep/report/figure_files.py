@@ -149,8 +149,11 @@ CAPTIONS = {
 
 def _map_caption(frames: FamilyFrames) -> str:
     family, points = frames.families[0], frames.points
-    sentences = ["Colour: mean over the search's seeds."]
-    sentences += ["Thick frame: the best point."] * (family.candidate is not None)
+    if len(family.study.free) > 1:
+        sentences, best = ["Colour: mean over the search's seeds."], "Thick frame"
+    else:
+        sentences, best = ["Dots: mean over the search's seeds ± standard error."], "Ring"
+    sentences += [f"{best}: the best point."] * (family.candidate is not None)
     if len(family.neighbours) == 6:
         sentences.append("Thin frames: its six neighbours.")
     elif len(frames.optimum):

@@ -21,6 +21,7 @@ from ettsweep.console import DEFAULT_RESULTS, escape_control, format_count, with
 from ettsweep.files import Json
 from ettsweep.powers import power_and_decimal
 from ettsweep.quantities import confidence_text, three_digits
+from ettsweep.report.answer import AXIS_NAMES
 from ettsweep.report.families import JudgedFamily, StrategyComparison
 from ettsweep.report.page_sections import Figures, Row, answer_section, comparison_section, speed_section, spike_section
 from ettsweep.report.run_table import run_table
@@ -89,8 +90,10 @@ def render(
 
 
 def _heading(comparisons: Sequence[StrategyComparison]) -> str:
-    titles = [comparison.title for comparison in comparisons]
-    return titles[0] if len(titles) == 1 else "Sweeps of learning rate and weight decay"
+    if len(comparisons) == 1:
+        return comparisons[0].title
+    names = dict.fromkeys(name for each in comparisons for family in each.families for name in family.study.free)
+    return f"Sweeps of {' and '.join(AXIS_NAMES.get(name, name) for name in names)}" if len(names) < 3 else "Sweeps"
 
 
 # --- helpers ----------------------------------------------------------------------------------------------

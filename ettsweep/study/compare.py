@@ -165,7 +165,7 @@ def _notes(side: "Side") -> list[str]:
 
 BEST = "best"
 
-FORM = "SWEEP, SWEEP/STRATEGY or STRATEGY, each alone for its best point or with :LR,WD"
+FORM = "SWEEP, SWEEP/STRATEGY or STRATEGY, each alone for its best point, or with :LR,WD or :NAME=VALUE,..."
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def _study(text: str, head: str, sweep_store: SweepStore) -> Study:
     else:
         strategy = strategy or sweep
         studies = [study for each in sweep_store.select() for study in each.studies]
-        if not is_strategy(strategy) or sweep != strategy:
+        if sweep != strategy or not (is_strategy(strategy) or strategy in {study.strategy for study in studies}):
             names = f"; sweeps there: {', '.join(sweep_store.sweeps)}" if sweep_store.sweeps else ""
             raise InputError(f"{text}: no such file, and no such sweep in {sweep_store.results} ({FORM}){names}")
     if strategy:

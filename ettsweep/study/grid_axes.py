@@ -148,7 +148,9 @@ def _form(name: object, value: object, at: str) -> dict[str, Any]:
     if not isinstance(form, dict) or not {"values", "range"} & form.keys():
         raise InputError(f"{at}: a list of values, or {{centre: 64, range: [-1, 1]}}, is expected, got {value!r}")
     if unknown := [key for key in form if key not in KEYS]:
-        raise InputError(f"{at}: {unknown[0]}: unknown key; known are {', '.join(KEYS)}")
+        near = nearest_name(str(unknown[0]), KEYS)
+        known = f"did you mean {near}?" if near else f"known are {', '.join(KEYS)}"
+        raise InputError(f"{at}: {unknown[0]}: unknown key; {known}")
     if "values" in form and not isinstance(form["values"], list):
         raise InputError(f"{at}: values: a list is expected, got {form['values']!r}")
     if given := [key for key in ("centre", "range", "step") if "values" in form and key in form]:
@@ -169,7 +171,7 @@ def _axis(form: dict[str, Any], at: str) -> tuple[Axis, float]:
         listed = form["values"]
         if any(isinstance(value, str) and not _is_number(value) for value in listed):
             raise InputError(f"{at}: {listed}: these are names; `vary:` makes a lattice for each of them")
-        if not all(_is_number(value) for value in listed) or len({*map(_number, listed)}) < 2:
+        if not all(_is_number(value) for value in listed) or len({*map(_number, listed)}) < max(2, len(listed)):
             raise InputError(f"{at}: values: two or more different numbers of at least 0 are expected, got {listed}")
         fields["whole"] = form.get("whole", all(isinstance(value, int) for value in listed))
         axis = validate(Axis, Axis.fields_of(sorted({*map(_number, listed)}), **fields), source)

@@ -388,8 +388,9 @@ def load_sweep_spec(
     stated = data.get("axes") if isinstance(data.get("axes"), dict) else {}
     for key, text in (ranges or {}).items():
         option, block = f"--range {key}", stated if key in stated else data
-        if key not in (*USUAL_AXES, *stated):
-            raise unknown_name("axis", key, [*USUAL_AXES, *stated])
+        known = dict.fromkeys([*stated, *(name for name in USUAL_AXES if name in data or not stated)])
+        if key not in known:
+            raise unknown_name("axis", key, known)
         current = block.get(key)
         if isinstance(current, list) or (isinstance(current, dict) and "values" in current):
             values = current["values"] if isinstance(current, dict) else current
@@ -439,6 +440,8 @@ def make_sweep_spec(
         ValuesAsRangeError: the only problem is a range of values of lr or wd instead of log2 steps.
         InputError: all problems of the content, or there is no centre for the optimizer.
     """
+    if "axis" in data:
+        raise InputError(f"{path}: axis: unknown key; did you mean axes?")
     if data.get("vary") is not None:
         return _with_variants(data, path, overrides, start, options)
     centre_overrides = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]

@@ -83,9 +83,12 @@ def test_names_of_files_are_plain_and_differ_where_case_is_ignored_too(tmp_path:
 
 def test_a_map_says_what_its_frames_and_colours_mean(sample: Made) -> None:
     captions = {figure.name: figure.caption for figure in figures_of(sample)}
-    by_paper = "Colour: mean over the search's seeds. Thick frame: the best point."
-    assert captions["vit-digits-hybrid-map"] == by_paper
-    assert captions["vit-digits-standard-map"] == f"{by_paper} Thin frames: its six neighbours."
+    line, hexagons = (captions[f"vit-digits-{strategy}-map"] for strategy in ("hybrid", "standard"))
+    assert line == "Dots: mean over the search's seeds ± standard error. Ring: the best point."
+    assert (
+        hexagons
+        == "Colour: mean over the search's seeds. Thick frame: the best point. Thin frames: its six neighbours."
+    )
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

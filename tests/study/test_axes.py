@@ -151,6 +151,8 @@ def test_lr_need_not_be_an_axis(grid: Write, tmp_path: Path) -> None:
         ({**AXES, "wd": [0.1, 0.2]}, "axes: lr, wd, batch: one or two are searched together; `vary:` makes"),
         ({**AXES, "batch": {"values": ["small", "large"]}}, "these are names; `vary:` makes a lattice for each"),
         ({**AXES, "batch": [64]}, "axes.batch: values: two or more different numbers of at least 0"),
+        ({**AXES, "batch": [64, 64, 128]}, "axes.batch: values: two or more different numbers of at least 0"),
+        ({**AXES, "batch": {"center": 64, "range": [-1, 1]}}, "axes.batch: center: unknown key; did you mean centre?"),
         ({**AXES, "batch": {"centre": 64, "range": [-1, 1], "step": 0.5, "whole": True}}, "is not whole; use longer"),
         ({**AXES, "batch": {"centre": 64, "rnage": [-1, 1]}}, "axes.batch: a list of values, or {centre: 64, range:"),
         ({**AXES, "seed": [1, 2]}, "axes.seed: {seed} is a placeholder of each run, and no axis"),

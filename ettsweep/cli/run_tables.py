@@ -17,8 +17,8 @@ from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.point import axis_cells
 from ettsweep.runs.state import State
 from ettsweep.study.plan import Plan
-from ettsweep.study.study import Study, strategy_of
-from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, run_cells, run_sweeps_text
+from ettsweep.study.study import Study
+from ettsweep.study.sweep_store import StudiesByFamily, SweepStore, run_cells, run_strategy, run_sweeps_text
 from ettsweep.study.verdict import Verdict
 
 ROWS_LISTED = 100
@@ -38,7 +38,7 @@ def plan_rows(plan: Plan, studies: Sequence[Study]) -> list[dict[str, Any]]:
             "action": action,
             "sweep": run_sweeps_text(families, p.spec),
             "model": p.spec.info.labels.model,
-            "strategy": strategy_of(p.spec),
+            "strategy": run_strategy(families, p.spec),
             **run_cells(families, p.spec),
             "seed": p.spec.seed,
             "state": p.state.value,
@@ -233,7 +233,7 @@ def status_row(run: Run, studies: StudiesByFamily) -> Json:
         "family": run.family,
         "model": labels.model,
         "task": labels.task,
-        "strategy": strategy_of(run.base),
+        "strategy": run_strategy(studies, run),
         **cells,
         **{f"log2_{name}": log2(value) if value else None for name, value in cells.items()},
         "seed": run.seed,

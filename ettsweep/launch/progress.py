@@ -18,8 +18,7 @@ from ettsweep.runs.index import RunReader, count_states
 from ettsweep.runs.spec import RunSpec
 from ettsweep.runs.state import State, Status
 from ettsweep.runs.timing import RunTimes
-from ettsweep.study.study import strategy_of
-from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_sweeps_text
+from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_strategy, run_sweeps_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -203,7 +202,7 @@ def _progress_row(monitor: ProgressMonitor, sweep_status: SweepStatus, run_id: s
         "run": run_id,
         "sweep": monitor.sweep_names(spec) if monitor.has_several_sweeps else "",
         "model": spec.info.labels.model,
-        "strategy": strategy_of(spec),
+        "strategy": run_strategy(monitor.studies, spec),
         **run_cells(monitor.studies, spec),
         "seed": spec.seed,
         "state": status.state.value,

@@ -23,7 +23,7 @@ from ettsweep.runs.spec import USUAL_AXES, RunSpec, family_of
 from ettsweep.schema import validate
 from ettsweep.study.compatibility import sweep_differences
 from ettsweep.study.criterion import CriterionOptions
-from ettsweep.study.study import Study
+from ettsweep.study.study import Study, strategy_of
 from ettsweep.study.sweep import LaunchSettings, Suggestion, Sweep, SweepEntry
 from ettsweep.study.sweep_spec import SweepSpec
 from ettsweep.study.tried import trial_file
@@ -102,6 +102,12 @@ def run_cells(studies: StudiesByFamily, run: Run | RunSpec) -> dict[str, float |
     """Return the values of a run by column of a table: along the axes of its studies, lr and wd among them."""
     names = dict.fromkeys(name for study in studies.of(run) for name in study.axes if name not in USUAL_AXES)
     return {**axis_cells(run.point), **{name: run.value(name) for name in names}}
+
+
+def run_strategy(studies: StudiesByFamily, run: Run | RunSpec) -> str:
+    """Return the name of a run's strategy, or of the variants that it belongs to."""
+    variants = dict.fromkeys(study.strategy for study in studies.of(run) if study.variant)
+    return ", ".join(variants) or strategy_of(run.base)
 
 
 def run_sweeps_text(studies: StudiesByFamily, run: Run | RunSpec) -> str:

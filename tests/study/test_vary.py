@@ -10,7 +10,7 @@ import yaml
 from ettsweep.errors import InputError
 from ettsweep.study import grid_file
 from ettsweep.study.grid_file import load_sweep_spec
-from ettsweep.study.sweep_store import extend_sweep, load_sweep_store
+from ettsweep.study.sweep_store import extend_sweep, load_sweep_store, run_strategy
 
 COMMAND = {
     "command": "python train.py --lr {lr} --opt {opt} --batch {batch} --seed {seed} --out {out}",
@@ -145,3 +145,10 @@ def test_the_limit_of_runs_counts_all_variants(grid: Write, monkeypatch: pytest.
 def test_a_wrong_variant_is_refused(grid: Write, content: dict[str, object], vary: object, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         load_sweep_spec(grid(content, vary=vary))
+
+
+def test_runs_of_a_model_are_listed_under_their_variant(grid: Write, tmp_path: Path) -> None:
+    extend_sweep(tmp_path, "w", load_sweep_spec(grid(VIT, vary={"batch_size": [32, 64]})).bound())
+    store = load_sweep_store(tmp_path)
+    listed = {run_strategy(store.studies_by_family, spec) for study in store.studies for spec in study.specs()}
+    assert listed == {"batch_size=32", "batch_size=64", "mup batch_size=32", "mup batch_size=64"}

@@ -62,7 +62,7 @@ def _cells(run: Run, studies_by_family: StudiesByFamily) -> dict[str, str]:
         "sweep": run_sweeps_text(studies_by_family, run),
         "model": labels.model,
         "task": f"{labels.task} {labels.data}".strip(),
-        "strategy": shown_strategy(run.base) and strategy_label(run.base),
+        "strategy": shown_strategy(run.base) and strategy_label(studies_by_family, run),
         "optimizer": labels.optimizer,
         **{
             n: "" if value is None else power_and_decimal(value, n)

@@ -16,9 +16,7 @@ from ettsweep.report.spike_rates import SPIKE_LABELS, rate_columns, sum_spikes
 from ettsweep.report.time_scale import time_scale
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point, axis_cells, axis_names
-from ettsweep.runs.spec import RunSpec
-from ettsweep.study.study import strategy_of
-from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_sweeps_text
+from ettsweep.study.sweep_store import StudiesByFamily, run_cells, run_strategy, run_sweeps_text
 
 METRIC_COLUMNS = tuple(
     f"{which}_{name}" for name in ("accuracy", "loss", "bits", "bits_per_byte") for which in ("best", "final")
@@ -80,11 +78,11 @@ def typed_frame(
     return pd.DataFrame(rows, columns=list(columns)).astype(types | dict(others or {}))
 
 
-def strategy_label(spec: RunSpec) -> str:
+def strategy_label(studies: StudiesByFamily, run: Run) -> str:
     """Return the name of a run's strategy or variant, with `mlp_factor` unless it is the default."""
-    factor = spec.strategy.mlp_factor
+    factor = run.base.strategy.mlp_factor
     suffix = "" if factor == "ignore" else f", mlp_factor {factor}"
-    return strategy_of(spec) + suffix
+    return run_strategy(studies, run) + suffix
 
 
 def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = None) -> pd.DataFrame:
@@ -105,7 +103,7 @@ def runs_table(runs: Sequence[Run], studies_by_family: StudiesByFamily | None = 
                     run.family,
                     labels.model,
                     f"{labels.task} {labels.data}".strip(),
-                    strategy_label(run.base),
+                    strategy_label(studies, run),
                     labels.optimizer,
                     labels.precision,
                 ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ettsweep.study.sweep_spec import SweepSpec
     from ettsweep.study.sweep_store import SweepStore
     from ettsweep.theory.subject import Subject
-
-RunOrStudy = TypeVar("RunOrStudy", "Run", "Study")
 
 
 def require_folder(results: Path) -> Path:
@@ -237,7 +235,7 @@ class FamilyOptions:
 
     def matching_studies(self, sweep_store: "SweepStore") -> "list[Study]":
         """Return the selected studies; the list may be empty."""
-        return self._select([study for sweep in self.sweeps(sweep_store) for study in sweep.studies])
+        return [study for sweep in self.sweeps(sweep_store) for study in sweep.studies if self._fits([study])]
 
     def runs(self, run_index: "RunIndex", sweep_store: "SweepStore") -> "list[Run]":
         """Return the selected runs; without --sweep, runs that belong to no sweep are among them.
@@ -249,7 +247,7 @@ class FamilyOptions:
 
         runs = runs_of_sweeps(run_index.runs.values(), sweep_store, self.sweep or ())
         self._check_run_filters(run_index, sweep_store)
-        return self._select(runs)
+        return self._fitting_runs(runs, sweep_store)
 
     def studies_of_runs(self, runs: "Sequence[Run]", sweep_store: "SweepStore") -> "list[Study]":
         """Return the studies that contain any of `runs`: those of --sweep, by default of all sweeps."""
@@ -285,12 +283,14 @@ class FamilyOptions:
                     hint = f"{meant}: {', '.join(available)}" if available else "there are none yet"
                     raise InputError(f"{option} {name}: no {kind} matches; {hint}")
 
-    def _select(self, items: Sequence[RunOrStudy]) -> list[RunOrStudy]:
-        filters, matching = self._filters(), dict[str, bool]()  # by family: all runs of one match, or none
-        for item in items:
-            if item.family not in matching:
-                matching[item.family] = all(_matches(item, attribute, names) for _, attribute, names in filters)
-        return [item for item in items if matching[item.family]]
+    def _fitting_runs(self, runs: "Sequence[Run]", sweep_store: "SweepStore") -> "list[Run]":
+        one_per_family, studies = {run.family: run for run in runs}, sweep_store.studies_by_family
+        families = {family for family, run in one_per_family.items() if self._fits([run, *studies.of(run)])}
+        return [run for run in runs if run.family in families]
+
+    def _fits(self, either: "Sequence[Run | Study]") -> bool:
+        """`True` if each filter matches one of these: a run, or a study that it belongs to."""
+        return all(any(_matches(each, attribute, names) for each in either) for _, attribute, names in self._filters())
 
 
 def _value(item: "Run | Study", attribute: str) -> str:
@@ -373,7 +373,7 @@ class RunOptions(FamilyOptions):
         # Ids select among all runs; broken folders have an id, but no run.
         if ids and not self.sweep:
             self._check_run_filters(run_index, sweep_store)
-            runs = self._select([run_index.runs[run] for run in ids if run in run_index.runs])
+            runs = self._fitting_runs([run_index.runs[run] for run in ids if run in run_index.runs], sweep_store)
         else:
             runs = [run for run in super().runs(run_index, sweep_store) if not ids or run.id in ids]
         return [run for run in runs if not self.state or run.state in self.state]

@@ -45,7 +45,8 @@ def _lines(data: Json, run: Run | None) -> Iterator[Labelled]:
     spec = run.spec
     yield "sweep", format_cell(data["sweep"]) or "none"
     yield "model", format_cell(run.labels.title)
-    place = [format_cell(shown_strategy(run.base)), spec.point.words, f"seed {spec.seed}"]
+    strategy = str(data["strategy"]) if shown_strategy(run.base) else ""
+    place = [format_cell(strategy), spec.point.words, f"seed {spec.seed}"]
     yield "point", ", ".join(filter(None, place))
     note = format_cell(state_note(data))
     yield "state", f"{run.state}: {note}" if note else run.state.value

@@ -235,9 +235,12 @@ class WatchScreen(App[None]):
     def action_log(self) -> None:
         """Follow the log of the selected run."""
         if run := self.run_in_view:
-            self.push_screen(LogScreen(run.dir, run_title(run), lambda: self._is_over(run)))
+            self.push_screen(LogScreen(run.dir, self._title(run), lambda: self._is_over(run)))
         else:
             self._notify_user("no run is selected")
+
+    def _title(self, run: Run) -> str:
+        return run_title(run, self.view.runs[run.id].strategy)
 
     def _is_over(self, run: Run) -> bool:
         """`True` if a run logs no more until it is requested again."""
@@ -256,7 +259,7 @@ class WatchScreen(App[None]):
                 # A daemon thread: leaving does not wait for SLURM.
                 threading.Thread(target=self._cancel, args=(run,), daemon=True).start()
 
-        self.push_screen(ConfirmDialog(format_cell(f"cancel run {run_title(run)}?")), on_answer)
+        self.push_screen(ConfirmDialog(format_cell(f"cancel run {self._title(run)}?")), on_answer)
 
     def _cancel(self, run: Run) -> None:
         """Cancel a run; in its own thread, since SLURM may take minutes to answer."""

@@ -11,7 +11,6 @@ from ettsweep.powers import axis_text
 from ettsweep.quantities import three_digits
 from ettsweep.runs.point import axis_cells
 from ettsweep.runs.state import State
-from ettsweep.study.study import shown_strategy
 from ettsweep.watch.lattice_view import LEGEND
 from ettsweep.watch.view import Event, FamilyView, RunView, View
 
@@ -68,7 +67,7 @@ def run_row(view: RunView, *, has_sweep: bool) -> Row:
     left = format_duration(status.remaining_s) if is_running and status.remaining_s is not None else ""
     return {
         "run": Text(run.id[:8], "bold" if is_running else ""),
-        "strategy": Text(format_cell(shown_strategy(run.spec))),
+        "strategy": Text(format_cell(view.strategy)),
         **{name: _power(name, value) for name, value in axis_cells(run.point).items()},
         "state": Text(status.state.value, STYLES.get(status.state, "dim")),
         # An interrupted run in the queue has a step too.

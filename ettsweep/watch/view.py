@@ -10,7 +10,7 @@ from ettsweep.report.verdict_view import VerdictView
 from ettsweep.runs.index import Run
 from ettsweep.runs.point import Point
 from ettsweep.runs.state import State, Status, foremost
-from ettsweep.study.study import Study, shown_strategy
+from ettsweep.study.study import Study
 
 CANDIDATE, NEIGHBOUR, UNMARKED = "[]", "()", "  "
 """Brackets around a cell of the lattice."""
@@ -77,11 +77,12 @@ class FamilyView:
 
 @dataclass(frozen=True)
 class RunView:
-    """An unfinished run, with the names of its sweeps; loss and speed of a run in training."""
+    """An unfinished run, with the names of its sweeps and strategy; loss and speed of a run in training."""
 
     run: Run = field(compare=False)  # a new object after each poll
     status: Status
     sweep: str
+    strategy: str
     loss: float | None = None
     steps_per_s: float | None = None
 
@@ -124,6 +125,6 @@ class View:
     problems: tuple[str, ...] = ()
 
 
-def run_title(run: Run) -> str:
+def run_title(run: Run, strategy: str) -> str:
     """Return short id, strategy, point and seed of a run."""
-    return " ".join(filter(None, [run.id[:8], shown_strategy(run.base), f"{run.point} seed {run.seed}"]))
+    return " ".join(filter(None, [run.id[:8], strategy, f"{run.point} seed {run.seed}"]))

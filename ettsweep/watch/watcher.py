@@ -19,9 +19,9 @@ from ettsweep.runs.state import ORDER, State
 from ettsweep.runs.timing import RunTimes
 from ettsweep.strategies.strategy import strategy_name
 from ettsweep.study.judgement import evaluate
-from ettsweep.study.study import Study, study_titles
+from ettsweep.study.study import Study, shown_strategy, study_titles
 from ettsweep.study.study_state import StudyState
-from ettsweep.study.sweep_store import SweepStore, load_sweep_store, run_sweeps_text
+from ettsweep.study.sweep_store import SweepStore, load_sweep_store, run_strategy, run_sweeps_text
 from ettsweep.watch.view import CANDIDATE, NEIGHBOUR, UNMARKED, Cell, Event, FamilyView, RunView, View, run_title
 
 MAX_EVENTS = 50
@@ -155,13 +155,18 @@ class Watcher:
 
     def _run_view(self, run: Run) -> RunView:
         sweeps = run_sweeps_text(self._sweep_store.studies_by_family, run)
+        view = RunView(run, run.status, sweeps, self._strategy(run))
         if run.state is not State.RUNNING:
-            return RunView(run, run.status, sweeps)
+            return view
         attempt = run.dir.attempt(run.status.attempt)
         # The last line of all may be an evaluation, without a loss.
         step = last_json_line(attempt.metrics_path, holding=b'"loss"') or {}
         timing = last_json_line(attempt.timings_path) or {}
-        return RunView(run, run.status, sweeps, number(step.get("loss")), number(timing.get("steps_per_s")))
+        return replace(view, loss=number(step.get("loss")), steps_per_s=number(timing.get("steps_per_s")))
+
+    def _strategy(self, run: Run) -> str:
+        """Return the name of a run's strategy or variant; empty if there is only one."""
+        return run_strategy(self._sweep_store.studies_by_family, run) if shown_strategy(run.base) else ""
 
     def _problems(self) -> Iterator[str]:
         if broken := self._reader.broken:
@@ -199,7 +204,7 @@ class Watcher:
                 self._add_event(run, run.state.value, run.status.reason)
 
     def _add_event(self, run: Run, kind: str, text: str) -> None:
-        self._events.append(Event(self._clock(), kind, run_title(run), text))
+        self._events.append(Event(self._clock(), kind, run_title(run, self._strategy(run)), text))
 
 
 def _urgency(run: Run) -> tuple[object, ...]:

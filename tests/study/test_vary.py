@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ettsweep.cli.options import RunOptions
 from ettsweep.errors import InputError
+from ettsweep.runs.folder import RunDir
+from ettsweep.runs.index import Run, RunIndex
+from ettsweep.runs.state import State, Status
 from ettsweep.study import grid_file
 from ettsweep.study.grid_file import load_sweep_spec
 from ettsweep.study.sweep_store import extend_sweep, load_sweep_store, run_strategy
@@ -147,8 +151,13 @@ def test_a_wrong_variant_is_refused(grid: Write, content: dict[str, object], var
         load_sweep_spec(grid(content, vary=vary))
 
 
-def test_runs_of_a_model_are_listed_under_their_variant(grid: Write, tmp_path: Path) -> None:
+def test_runs_of_a_model_are_listed_and_chosen_by_their_variant(grid: Write, tmp_path: Path) -> None:
     extend_sweep(tmp_path, "w", load_sweep_spec(grid(VIT, vary={"batch_size": [32, 64]})).bound())
     store = load_sweep_store(tmp_path)
-    listed = {run_strategy(store.studies_by_family, spec) for study in store.studies for spec in study.specs()}
+    specs = [spec for study in store.studies for spec in study.specs()]
+    listed = {run_strategy(store.studies_by_family, spec) for spec in specs}
     assert listed == {"batch_size=32", "batch_size=64", "mup batch_size=32", "mup batch_size=64"}
+    index = RunIndex({each.run_id: Run(RunDir(tmp_path / each.run_id), each, Status(State.DONE)) for each in specs}, {})
+    chosen = RunOptions(strategy=["mup batch_size=64"]).runs(index, store)
+    assert {run_strategy(store.studies_by_family, run) for run in chosen} == {"mup batch_size=64"}
+    assert len(chosen) == len(specs) / 4

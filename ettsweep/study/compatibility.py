@@ -7,7 +7,7 @@ from ettsweep.runs.point import Point
 from ettsweep.runs.spec import Recipe
 from ettsweep.schema import fields_outside_id
 from ettsweep.study.lattice import Axis
-from ettsweep.study.study import Study, variant_name
+from ettsweep.study.study import Study
 from ettsweep.study.sweep_spec import SweepSpec
 
 AXIS_FIELDS = ("scale", "trade", "whole", "least", "most")
@@ -25,7 +25,7 @@ def sweep_differences(sweep_specs: Sequence[SweepSpec], sweep_spec: SweepSpec) -
         A sentence for each difference, by a short label for the name of another sweep.
     """
     first = sweep_specs[0]
-    old_recipes, new_recipes = _recipes(first), _recipes(sweep_spec)
+    old_recipes, new_recipes = first.recipes, sweep_spec.recipes
     if not new_recipes.keys() <= old_recipes.keys():
         there, here = ("; ".join(filter(None, recipes)) or "nothing" for recipes in (old_recipes, new_recipes))
         return {"vary": f"what varies is {there} there, {here} here"}
@@ -103,11 +103,6 @@ def study_differences(study: Study, other: Study) -> list[str]:
     lines += [f"{name} is {own_value} / {other_value}" for name, (own_value, other_value) in criterion_fields.items()]
     seeds = [", ".join(map(str, sorted(study.seeds))) for study in (study, other)]
     return lines + ([f"seeds are {' / '.join(seeds)}"] if seeds[0] != seeds[1] else [])
-
-
-def _recipes(sweep_spec: SweepSpec) -> dict[str, Recipe]:
-    """Return the recipe of each variant by its name; without variants, the only one by an empty name."""
-    return {variant_name("", part.values): part.recipe for part in sweep_spec.parts}
 
 
 def _corners(study: Study) -> list[Point]:

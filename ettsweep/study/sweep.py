@@ -96,8 +96,8 @@ class Sweep:
     @cached_property
     def sweep_specs(self) -> tuple[SweepSpec, ...]:
         """The requests with the last recipe of each variant, and the last code: they hold for all."""
-        last = {variant_name("", part.values): part.recipe for request in self.requests for part in request.parts}
-        latest = (request.with_recipes(lambda part: last[variant_name("", part.values)]) for request in self.requests)
+        last = {name: recipe for request in self.requests for name, recipe in request.recipes.items()}
+        latest = (request.with_recipes(lambda part: last[part.name]) for request in self.requests)
         return tuple(request.with_code(self.codes[-1]) if self.codes else request for request in latest)
 
     @property
@@ -153,8 +153,8 @@ class Sweep:
         wanted = names or list(latest)
         merged = dict[str, Variant]()
         for part in (part for sweep_spec in self.sweep_specs for part in sweep_spec.variants):
-            before = merged.get(variant_name("", part.values), part)
-            merged[variant_name("", part.values)] = part.model_copy(update={"centres": before.centres | part.centres})
+            before = merged.get(part.name, part)
+            merged[part.name] = part.model_copy(update={"centres": before.centres | part.centres})
         variants = []
         for part in merged.values():
             centres = {name: c for name, c in part.centres.items() if variant_name(name, part.values) in wanted}
@@ -245,9 +245,8 @@ class Sweep:
         last = self.sweep_specs[-1]
         if last.data != sweep_spec.data or self.criterion_changes(sweep_spec.criterion):
             return False
-        recipes = {variant_name("", part.values): part.recipe for each in self.sweep_specs for part in each.parts}
-        parts = {variant_name("", part.values): part.recipe for part in sweep_spec.parts}
-        if last.recipe.info.code and any(recipes.get(name) != recipe for name, recipe in parts.items()):
+        recipes = {name: recipe for each in self.sweep_specs for name, recipe in each.recipes.items()}
+        if last.recipe.info.code and any(recipes.get(name) != new for name, new in sweep_spec.recipes.items()):
             return False  # such as how runs resume, or the copy that they train in
         studies = {study.family: study for study in self.studies}
         return all(

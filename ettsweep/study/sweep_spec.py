@@ -22,6 +22,11 @@ class Variant(StrictModel):
     recipe: Annotated[SerializeAsAny[Recipe], ValidatedRecipe]
     centres: dict[str, dict[str, AxisNumber]]
 
+    @property
+    def name(self) -> str:
+        """Its name, without that of a strategy; empty without values."""
+        return variant_name("", self.values)
+
 
 class SweepSpec(StrictModel):
     """A resolved grid file.
@@ -56,9 +61,9 @@ class SweepSpec(StrictModel):
         return self.variants or (Variant(values={}, recipe=self.recipe, centres=self.centres),)
 
     @property
-    def recipes(self) -> list[Recipe]:
-        """The recipe of each variant."""
-        return [part.recipe for part in self.parts]
+    def recipes(self) -> dict[str, Recipe]:
+        """The recipe of each variant by its name."""
+        return {part.name: part.recipe for part in self.parts}
 
     def with_recipes(self, change: Callable[[Variant], Recipe]) -> "SweepSpec":
         """Return the spec with another recipe for each variant, `change` of it."""

@@ -116,6 +116,22 @@ def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float =
     return (low, high) if high > low else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
 
 
+def is_linear(points: pd.DataFrame, along: str) -> bool:
+    """Whether values along x or y are their own places: those of a linear axis."""
+    return bool((points[along] == points[f"{along}_place"]).all())
+
+
+def origin_and_step(points: pd.DataFrame, along: str) -> tuple[float, float]:
+    """Return the place on an axis, x or y, of step 0, and the length of a step; 0 if all points have one place."""
+    ordered = points.dropna(subset=[f"{along}_place"]).sort_values(f"{along}_steps")
+    if ordered.empty:
+        return 0.0, 0.0
+    first, last = ordered.iloc[0], ordered.iloc[-1]
+    steps = last[f"{along}_steps"] - first[f"{along}_steps"]
+    step = (last[f"{along}_place"] - first[f"{along}_place"]) / steps if steps else 0.0
+    return first[f"{along}_place"] - step * first[f"{along}_steps"], step
+
+
 # --- points that stand out --------------------------------------------------------------------------------------------
 
 NEIGHBOUR_COLOURS = ("#e69f00", "#009e73", "#56b4e9", "#8c510a", "#0072b2", "#d55e00", "#cc79a7")

@@ -16,7 +16,9 @@ from ettsweep.report.figures.chart_data import (
     Datasets,
     clipped_range,
     hover_layer,
+    is_linear,
     nominal,
+    origin_and_step,
     quantitative,
     significant_digits,
     suggestion_numbers,
@@ -251,18 +253,11 @@ class _HexagonMap:
 
     def _axis_labels(self, axis: str, name: str, positions: Sequence[int]) -> list[str]:
         """Return the values of positions as text, extrapolated where there is no point."""
-        steps, values, places = (self.points[column] for column in (f"{axis}_steps", axis, f"{axis}_place"))
-        known = dict(zip(steps.astype(int), values, strict=True))
-        located = [(k, place) for k, place in zip(steps.astype(int), places, strict=True) if pd.notna(place)]
-        (first, at), (last, end) = (min(located), max(located)) if located else ((0, 0.0), (0, 0.0))
-        slope = (end - at) / (last - first) if last != first else 0.0
-        is_linear = bool((values == places).all())
-
-        def value(k: int) -> float:
-            place = at + slope * (k - first)
-            return float(known.get(k, place if is_linear else 2.0**place))
-
-        return [axis_text(name, value(k), 3) for k in positions]
+        known = dict(zip(self.points[f"{axis}_steps"].astype(int), self.points[axis], strict=True))
+        origin, step = origin_and_step(self.points, axis)
+        places = {k: origin + step * k for k in positions if k not in known}
+        known |= places if is_linear(self.points, axis) else {k: 2.0**place for k, place in places.items()}
+        return [axis_text(name, known[k], 3) for k in positions]
 
 
 PositionRanges = tuple[tuple[int, int], tuple[int, int]]

@@ -9,7 +9,9 @@ from ettsweep.report.figures.chart_data import (
     Datasets,
     clipped_range,
     hover_layer,
+    is_linear,
     nominal,
+    origin_and_step,
     quantitative,
     suggestion_numbers,
     tooltip_frame,
@@ -33,7 +35,7 @@ def line_map(
     located = points if ranges is None else pd.concat([points, ranges])
     along = "y" if located["y_steps"].nunique() > located["x_steps"].nunique() else "x"
     names = dict(zip("xy", points["axes"].iloc[0].split(", "), strict=False))
-    title = _axis_title(names[along], points[along], points[f"{along}_place"])
+    title = _axis_title(names[along], points, along)
     if len(names) > 1:
         across = "y" if along == "x" else "x"
         title += f", {names[across]} {points[across].iloc[0]:.4g}"
@@ -78,10 +80,10 @@ def line_map(
     return data.attach_to({"width": "container", "height": 260, "encoding": encoding, "layer": layers})
 
 
-def _axis_title(name: str, values: pd.Series, places: pd.Series) -> str:
-    if (values == places).all():
-        return name  # of a linear axis
-    zeros = places[values == 0]
+def _axis_title(name: str, points: pd.DataFrame, along: str) -> str:
+    if is_linear(points, along):
+        return name
+    zeros = points.loc[points[along] == 0, f"{along}_place"]
     return f"log2 {name}" + (f", 0 at {zeros.iloc[0]:g}" if len(zeros) else "")
 
 
@@ -113,7 +115,7 @@ def _search_layers(data: Datasets, at: pd.DataFrame, ranges: pd.DataFrame, along
     layers = suggestion_numbers(data.add(numbered.assign(y=best_y)[["x", "y", "proposal"]]))
     if at[f"{along}_steps"].nunique() < 2:
         return layers  # one point does not show how long a step is
-    origin, step = _origin_and_step(at, along)
+    origin, step = origin_and_step(at, along)
     steps = ranges[f"{along}_steps"]
     ends = pd.DataFrame({"x": [origin + step * (steps.min() - 0.5), origin + step * (steps.max() + 0.5)]})
     edges = {
@@ -138,7 +140,7 @@ def _fitted_layers(
     if fitted_curve.empty:
         line = pd.DataFrame({"x": scored[f"{along}_place"], "y": factor * scored["score"]})
         return [{"data": data.add(line), "mark": {"type": "line", "stroke": colour, "strokeWidth": 1.2}}]
-    origin, step = _origin_and_step(points, along)
+    origin, step = origin_and_step(points, along)
     mesh = fitted_curve.assign(x=origin + step * fitted_curve[f"{along}_steps"])
     mesh = mesh.assign(**{name: factor * mesh[name] for name in ("score", "low", "high")}, y=factor * mesh["score"])
     best = optimum.assign(x=origin + step * optimum[f"{along}_steps"], y=factor * optimum["score"])
@@ -162,11 +164,3 @@ def _fitted_layers(
             "mark": {"type": "point", "shape": CROSS, "size": 70, "stroke": INK, "strokeWidth": 2, "opacity": 1},
         },
     ]
-
-
-def _origin_and_step(points: pd.DataFrame, along: str) -> tuple[float, float]:
-    """Return the place on the axis of step 0, and the length of a step."""
-    ordered = points.sort_values(f"{along}_steps")
-    first, last = ordered.iloc[0], ordered.iloc[-1]
-    step = (last[f"{along}_place"] - first[f"{along}_place"]) / (last[f"{along}_steps"] - first[f"{along}_steps"])
-    return first[f"{along}_place"] - step * first[f"{along}_steps"], step

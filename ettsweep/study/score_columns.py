@@ -23,7 +23,6 @@ HIGHER = r"acc|accuracy|top_?1|top1|acc1|f1|auc|auroc|bleu|rouge\w*|map|miou|iou
 HELD_OUT = r"val|valid|validation|eval|evaluation|dev|best|final|smooth"
 """Words in the name of a metric that verdicts compare, rather than one of training."""
 
-
 Mode = Literal["min", "max"]
 
 

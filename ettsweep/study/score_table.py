@@ -52,9 +52,7 @@ ROUNDING = 0.005
 MAX_FILLED = 4
 """Most values of an even axis, as a multiple of those in the table; with more, its steps are uneven."""
 
-SECOND_AXIS = re.compile(
-    r"(.*[_ ./])?(bs|batch([_ -]?size)?|wd|weight[_ -]?decay|warm_?up.*|momentum|beta_?\d)", re.IGNORECASE
-)
+SECOND_AXIS = rf"(?:.*_)?(?:bs|batch(?:[_ -]?size)?|{OTHER_NAMES['wd']}|warm_?up.*|momentum|beta_?\d)"
 """Names of settings that are searched beside a learning rate."""
 
 EXACT = 1e-3
@@ -381,8 +379,7 @@ def _options(columns: Columns, others: Sequence[str], rows: Sequence[Row]) -> st
     axes, rest = [*columns.axes.values()], list(others)
     if len(axes) < MAX_AXES:
         numbers = [name for name in rest if all(_is_number(str(row.values.get(name, ""))) for row in rows)]
-        usual = [name for name in numbers if SECOND_AXIS.fullmatch(name)]
-        axes += (usual or numbers)[:1]
+        axes += (columns_like(numbers, SECOND_AXIS) or numbers)[:1]
         rest = [name for name in rest if name not in axes]
     groups = len(_settings(rows, [*axes, *columns.by, *rest]))
     for name in [*rest]:

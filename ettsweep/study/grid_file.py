@@ -52,6 +52,9 @@ NO_SEEDS = "none"
 MAX_COUNTED_SEEDS = 32
 """Largest number of seeds; a larger one, such as 42, is probably a seed itself."""
 
+BLOCKS: tuple[Key, ...] = (("axes",), ("vary",))
+"""Keys of a grid file that are resolved before its schema."""
+
 MAX_RUNS = 1_000_000
 """Upper limit of runs in a sweep. With ten times as many, commands take minutes and run out of memory."""
 
@@ -398,7 +401,7 @@ def load_sweep_spec(
         if block is data:
             data[key] = parse_range(text, option, current)
         else:
-            parsed = None if text == "fixed" else parse_range(text, option, current)
+            parsed = parse_range(text, option, current)
             if not isinstance(parsed, dict) or not isinstance(current, dict):
                 raise InputError(f"{option}: low:high or low:high:step is expected, got {text!r}")
             block[key] = {**current, "range": [parsed["low"], parsed["high"]], "step": parsed["step"]}
@@ -440,8 +443,6 @@ def make_sweep_spec(
         ValuesAsRangeError: the only problem is a range of values of lr or wd instead of log2 steps.
         InputError: all problems of the content, or there is no centre for the optimizer.
     """
-    if "axis" in data:
-        raise InputError(f"{path}: axis: unknown key; did you mean axes?")
     if data.get("vary") is not None:
         return _with_variants(data, path, overrides, start, options)
     centre_overrides = [o for o in overrides if re.match(r"centre(_\w+)?[.=]", o)]
@@ -526,7 +527,7 @@ def _with_variants(
     if not is_own:
         for one, other in itertools.combinations(variants, 2):
             if one.recipe == other.recipe:
-                names = " and ".join(variant_name("", each.values) for each in (one, other))
+                names = " and ".join(each.name for each in (one, other))
                 raise InputError(f"{path}: vary: {names} are the same")
     sweep_spec = specs[0].model_copy(update={"variants": tuple(variants)})
     with locating(Source(str(path))):
@@ -620,7 +621,7 @@ def _built_in_grid(
     recipe_keys = [("recipe", *key) for key in (*keys_of(built_in.schema, data.get("recipe")), *built_in.extra_keys)]
     recipe_keys = [key for key in recipe_keys if key[1] not in _GridFileSchema.model_fields]
     try:
-        grid = validate(_GridFileSchema, data, source, recipe_keys)
+        grid = validate(_GridFileSchema, data, source, [*BLOCKS, *recipe_keys])
     except InputError as error:
         recipe_data = _without_misplaced(data.get("recipe"))
         block = {**recipe_data, "model": data.get("model"), "task": data.get("task")} if recipe_data is not None else {}
@@ -638,7 +639,7 @@ def _run_grid(
         data = {"lr": "fixed", **data, "centre": data.get("centre") or {}}
         if not any(isinstance(each, dict) for each in data["centre"].values()):
             data["centre"] = {"lr": 1.0, **data["centre"]}
-    grid = validate(RunGrid, data | ({"seeds": [0]} if has_no_seed else {}), source)
+    grid = validate(RunGrid, data | ({"seeds": [0]} if has_no_seed else {}), source, BLOCKS)
     # `function: ...` is short for `trainable: function`.
     names = [name for name in KINDS if name in grid.run and name != BUILT_IN]
     name = grid.run.get("trainable", names[0] if names else None)

@@ -364,3 +364,8 @@ def test_a_range_of_a_linear_axis_is_given_in_its_own_values(grid: Write) -> Non
 def test_the_values_of_a_table_are_linear_where_they_differ_by_equal_steps(values: list[float], scale: str) -> None:
     axis, _ = axis_of("batch", values)
     assert (axis.scale, axis_of("lr", [1, 2, 3])[0].scale) == (scale, "log")
+
+
+def test_a_misspelt_block_is_answered_with_its_name(grid: Write) -> None:
+    with pytest.raises(InputError, match=r"axis: unknown key; did you mean axes\?"):
+        load_sweep_spec(grid({"run": COMMAND, "axis": AXES}))

@@ -1,5 +1,6 @@
 """The answer of a verdict in one line: which point to use, and how much better a neighbour may still be."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -218,7 +219,8 @@ def _step_text(axis: Axis) -> str:
 def _move_text(study: Study, point: Point | None) -> str:
     """Return a step to a neighbour as the subject of a sentence."""
     free = study.free
-    if all(not axis.values and _step_text(axis) == "x2" for axis in free.values()):
+    are_ranges = all(axis.scale == "log" and not axis.values for axis in free.values())
+    if are_ranges and all(math.isclose(axis.step, 1, abs_tol=1e-6) for axis in free.values()):
         return f"Halving or doubling {'either' if len(free) > 1 else next(iter(free))}"
     steps = []
     for name, axis in free.items():

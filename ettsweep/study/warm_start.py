@@ -50,9 +50,9 @@ def find_starts(
     source = usual_name(source)  # s=.25 and s=0.250 are one strategy
     if all(study.strategy == source for study in studies):
         raise InputError(f"--from {source}: this is the strategy being searched; give another strategy, or a sweep")
-    # A sweep may be named like a strategy: the strategy wins.
     names = {study.sweep for study in studies}
     variants = [study.strategy for study in sweep_store.studies if study.sweep in names and study.variant]
+    # A sweep may be named like a strategy: the strategy wins.
     if source in sweep_store.sweeps and not is_strategy(source):
         source_name, verdicts = f"sweep {source}", _sweep_verdicts(sweep_store, source, run_index)
     elif is_strategy(source) or source in variants:
@@ -103,10 +103,8 @@ def _is_usable(verdict: Verdict, unverified: bool) -> bool:
 def _is_mappable(study: Study, other: Study) -> bool:
     """`True` if points of one study can be mapped to another: same axes and optimizer, different family."""
     info, other_info = study.base.info, other.base.info
-    have_widths = info.has_strategies and other_info.has_strategies
-    if study.axes.keys() != other.axes.keys():
-        return False
-    return have_widths and study.family != other.family and info.labels.optimizer == other_info.labels.optimizer
+    are_mapped = info.has_strategies and other_info.has_strategies and study.axes.keys() == other.axes.keys()
+    return are_mapped and study.family != other.family and info.labels.optimizer == other_info.labels.optimizer
 
 
 def _map_start(verdict: Verdict, study: Study) -> StartPoint:

@@ -127,6 +127,7 @@ class Results:
 
         Columns:
             point: (lr, wd) in powers of two, as text.
+            colour: of the strategy or variant in figures.
             axes: names of the axes, x and then y.
             x, y, x_place, y_place: the point as numbers; their log2, or themselves on a linear axis.
             x_steps, y_steps: lattice steps from the candidate; missing off its lattice.

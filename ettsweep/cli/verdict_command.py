@@ -85,11 +85,11 @@ def verdict(
         raise InputError(f"{source}: is a low or a high {column} better? Add --min or --max")
     states, members = list[StudyState](), list[list[Run]]()
     following, notes = list[dict[str, object]](), dict[str, None]()
-    for part in tables:
+    for number, part in enumerate(tables):
         recipe = TableRecipe(source=title, column=column, mode=mode, margin_is=margin_is, paired=part.paired)
         options = VerdictOptions(rule, confidence, margin).criterion_options().for_runs(recipe.info.metric, seeded=True)
         options.check_default(recipe.info.metric)
-        study, known, more = make_study(part.scores, recipe, resolve_criterion([options]), part.variant)
+        study, known, more = make_study(part.scores, recipe, resolve_criterion([options]), part.variant, number)
         states.append(evaluate(study, known))
         members.append(known)
         notes |= dict.fromkeys(more)

@@ -1,7 +1,6 @@
 """Labels and colours, the same in all figures and on the page, and means over seeds."""
 
 import math
-import zlib
 from collections.abc import Iterable, Sequence
 
 from ettsweep.errors import InputError
@@ -27,7 +26,7 @@ FAMILY_COLOURS = {
 """Colours along s; any other s gets a mixture of its two nearest, so no two share a colour."""
 
 VARIANT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa3f9c", "#8c6d1f", "#56b4e9", "#cc79a7", "#5a5a5a")
-"""Colours of variants without a strategy's name, by a checksum of their own: the same in all figures."""
+"""Colours of variants by their number in a sweep; beyond eight they repeat."""
 
 GREY = "#9a9a9a"
 """The colour of points and strategies that do not stand out."""
@@ -100,12 +99,15 @@ def strategy_rank(strategy: str) -> tuple[float, str]:
     return -1.0 if s is None else s, strategy
 
 
-def strategy_colour(strategy: str) -> str:
-    """Return a strategy's colour, the same in all figures and reports; a family without a strategy has standard's."""
+def strategy_colour(strategy: str, variant_number: int = 0) -> str:
+    """Return a strategy's colour, the same in all figures and reports; a family without a strategy has standard's.
+
+    Variants have that of their number.
+    """
     s, _ = strategy_rank(strategy)
     # The rank of an unknown name is infinite.
     if "=" in strategy and not 0 <= s <= 1:
-        return VARIANT_COLOURS[zlib.crc32(strategy.encode()) % len(VARIANT_COLOURS)]
+        return VARIANT_COLOURS[variant_number % len(VARIANT_COLOURS)]
     if strategy in STRATEGY_COLOURS or not 0 <= s <= 1:
         return STRATEGY_COLOURS.get(strategy, STRATEGY_COLOURS["standard"])
     channels = zip(*(bytes.fromhex(colour[1:]) for colour in FAMILY_COLOURS.values()), strict=True)

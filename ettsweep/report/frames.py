@@ -8,7 +8,7 @@ import pandas as pd
 from ettsweep.powers import log2
 from ettsweep.quantities import score_with_error
 from ettsweep.report.families import JudgedFamily
-from ettsweep.report.formats import point_powers, standard_error
+from ettsweep.report.formats import point_powers, standard_error, strategy_colour
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING, RunHistories, evaluation_columns
 from ettsweep.report.tables import typed_frame
 from ettsweep.report.time_scale import time_scale
@@ -18,7 +18,7 @@ from ettsweep.runs.spec import USUAL_AXES
 from ettsweep.strategies.strategy import map_point
 from ettsweep.study.study import Study
 
-OWNER_COLUMNS = ("sweep", "family", "model", "strategy", "axes")
+OWNER_COLUMNS = ("sweep", "family", "model", "strategy", "colour", "axes")
 POINT_COLUMNS = (
     *(
         *OWNER_COLUMNS,
@@ -45,6 +45,7 @@ def points_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
     """Return one row per lattice point of each family that was requested, trained, suggested, or is a neighbour.
 
     Columns:
+        colour: of the strategy or variant in figures.
         axes: names of the axes, x and then y, with a comma between.
         x, y: values along both; missing without a second axis.
         x_place, y_place: log2 of these, or on a linear axis themselves, see `Axis.place`; missing for a fixed 0.
@@ -109,7 +110,8 @@ def _two(values: Iterable[object], default: object) -> tuple[object, object]:
 
 def _owner_columns(study: Study) -> tuple[str, ...]:
     strategy = " ".join(study.strategy.split())  # Vega expressions break at unusual line separators
-    return study.sweep, study.family, study.model, strategy, ", ".join(study.map_axes)
+    colour = strategy_colour(strategy, study.variant_number)
+    return study.sweep, study.family, study.model, strategy, colour, ", ".join(study.map_axes)
 
 
 def _common_log2(study: Study, point: Point) -> tuple[float | None, float | None]:
@@ -199,7 +201,7 @@ def optima_frame(families: Iterable[JudgedFamily]) -> pd.DataFrame:
         (*about, family.study.metric, run.score)
         for family in families
         for run, about in _runs_with_columns(family)
-        if run.state.finished and about[6] == "candidate"  # the role
+        if run.state.finished and about[len(OWNER_COLUMNS) + 1] == "candidate"  # the role
     ]
     columns = [*OWNER_COLUMNS, "point", "role", "run", "seed", "counted", "metric", "score"]
     return typed_frame(rows, columns, TEXT, COUNTS, {"counted": "bool", "metric": "object"})

@@ -112,7 +112,7 @@ def _anchor(family: JudgedFamily) -> str:
 
 
 def _colour(family: JudgedFamily) -> str:
-    return formats.strategy_colour(family.study.strategy)
+    return formats.strategy_colour(family.study.strategy, family.study.variant_number)
 
 
 # --- family by family -----------------------------------------------------------------------------------------------

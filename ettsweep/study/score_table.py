@@ -556,7 +556,11 @@ def shown_seed(study: Study, seed: int) -> int:
 
 
 def make_study(
-    scores: Sequence[Score], recipe: TableRecipe, criterion: Criterion, variant: VariantValues | None = None
+    scores: Sequence[Score],
+    recipe: TableRecipe,
+    criterion: Criterion,
+    variant: VariantValues | None = None,
+    variant_number: int = 0,
 ) -> tuple[Study, list[Run], list[str]]:
     """Return a study of scores, their runs, and a note on each uneven axis.
 
@@ -565,6 +569,7 @@ def make_study(
         recipe: of their runs.
         criterion: of the verdict.
         variant: what tells them from others of the table.
+        variant_number: their place among these, from 0.
 
     Raises:
         InputError: there is a single point.
@@ -589,9 +594,8 @@ def make_study(
         update={"variant": {**(variant or {})}}
     )
     stated_seeds = {point: tuple(members) for point, members in seeds_at.items()}
-    study = Study(
-        base, axes, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds, variant=variant or {}
-    )
+    study = Study(base, axes, seeds, tuple(stated_seeds), criterion=criterion, stated_seeds=stated_seeds)
+    study = replace(study, variant=variant or {}, variant_number=variant_number)
     runs = []
     for values, seed, value in scores:
         spec = base.with_point(Point({name: values[name] for name in axes}), seed)

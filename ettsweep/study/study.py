@@ -46,6 +46,8 @@ class Study:
         suggested_points: points that samplers suggested, in order.
         start: point from which the sampler started; None before.
         stated_seeds: for scores in a table, all points with the seeds of each.
+        variant: values that tell it from others of its sweep.
+        variant_number: its place among these, from 0.
     """
 
     base: RunSpec
@@ -59,6 +61,7 @@ class Study:
     start: Point | None = None
     stated_seeds: Mapping[Point, Seeds] = field(default_factory=dict)
     variant: VariantValues = field(default_factory=dict)
+    variant_number: int = 0
 
     @cached_property
     def family(self) -> str:

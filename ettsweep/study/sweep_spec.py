@@ -1,6 +1,7 @@
 """SweepSpec: a resolved grid file, with recipe, centres, ranges, seeds and data."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field, SerializeAsAny
@@ -98,7 +99,8 @@ class SweepSpec(StrictModel):
     def studies(self, sweep: str = "") -> list["Study"]:
         """Return one study for each strategy, as part of the sweep of this name."""
         studies, linear = [], tuple(name for name, axis in self.axes.items() if axis.scale == "linear")
-        for part, (name, centre) in ((each, item) for each in self.parts for item in each.centres.items()):
+        variants = ((each, item) for each in self.parts for item in each.centres.items())
+        for number, (part, (name, centre)) in enumerate(variants):
             scaling = {"s": parse_strategy(name), "mlp_factor": self.mlp_factor}
             strategy = validate(StrategySpec, scaling, "mlp_factor")
             base = RunSpec.of(part.recipe, strategy, centre, self.seeds[0])
@@ -112,7 +114,8 @@ class SweepSpec(StrictModel):
             # `expand` runs from the lowest values to the highest: these are opposite corners.
             box = (points[0], points[-1]) if self.searched else ()
             criterion = resolve_criterion([self.criterion])
-            studies.append(Study(base, axes, self.seeds, grid_points, sweep, criterion, box, variant=part.values))
+            study = Study(base, axes, self.seeds, grid_points, sweep, criterion, box)
+            studies.append(replace(study, variant=part.values, variant_number=number))
         return studies
 
     def specs(self) -> list[RunSpec]:

@@ -9,6 +9,7 @@ import yaml
 
 from ettsweep.cli.options import RunOptions
 from ettsweep.errors import InputError
+from ettsweep.report.formats import strategy_colour
 from ettsweep.runs.folder import RunDir
 from ettsweep.runs.index import Run, RunIndex
 from ettsweep.runs.state import State, Status
@@ -120,6 +121,12 @@ def test_a_variant_of_a_model_goes_on_alone(grid: Write, tmp_path: Path) -> None
     extend_sweep(tmp_path, "w", sweep.latest_spec(["mup batch_size=64"]).model_copy(update={"seeds": (7,)}))
     (sweep,) = load_sweep_store(tmp_path).sweeps.values()
     assert sweep.latest_spec().names == spec.names
+
+
+def test_no_two_variants_have_one_colour(grid: Write) -> None:
+    studies = load_sweep_spec(grid(VIT, vary={"batch_size": [32, 64, 128]})).studies()
+    colours = [strategy_colour(study.strategy, study.variant_number) for study in studies]
+    assert len({*colours}) == len(colours) == 6
 
 
 def test_the_limit_of_runs_counts_all_variants(grid: Write, monkeypatch: pytest.MonkeyPatch) -> None:

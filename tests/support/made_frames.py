@@ -7,7 +7,7 @@ import pandas as pd
 
 from ettsweep.powers import format_power, log2
 from ettsweep.quantities import score_with_error
-from ettsweep.report.formats import point_powers
+from ettsweep.report.formats import point_powers, strategy_colour
 from ettsweep.report.frames import CURVE_COLUMNS, POINT_COLUMNS, SPIKE_COLUMNS
 from ettsweep.report.run_histories import EVALUATIONS, TRAINING
 from ettsweep.report.surface_frames import fitted_curve_frame, optimum_frame
@@ -60,6 +60,7 @@ def points_of(scores: Mapping[Steps, float | None], **columns: Any) -> pd.DataFr
         row |= {"role": "candidate" if steps == (0, 0) else role, "runs": f"run{steps[0]}{steps[1]}"}
         row |= {"state": "diverged" if score is None else "done", "score": score, "error": 0.01, "metric": LOWEST_LOSS}
         row |= {"lr_wd": format_power(decay, 3), "time_scale": f"{1 / decay:.0f} steps"}
+        row["colour"] = strategy_colour(columns.get("strategy", FAMILY["strategy"]))
         for name, value in columns.items():
             row[name] = value.get(steps, row.get(name)) if isinstance(value, Mapping) else value
         row["error"] = None if score is None else row["error"]

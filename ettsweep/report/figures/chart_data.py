@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ettsweep.files import Json
-from ettsweep.report.formats import GREY, point_title, strategy_colour
+from ettsweep.report.formats import GREY, point_title
 from ettsweep.report.theme import INK
 
 FILE_WIDTH = 640
@@ -116,6 +116,12 @@ def clipped_range(scores: Sequence[float], lower_is_better: bool, reach: float =
     return (low, high) if high > low else (low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2)
 
 
+def colour_scale(frame: pd.DataFrame, strategies: Sequence[str], domain: Sequence[str] | None = None) -> Json:
+    """Return the scale of colours of strategies or variants, or of `domain`, which stands for these."""
+    colours = dict(zip(frame["strategy"], frame["colour"], strict=True))
+    return {"domain": list(domain or strategies), "range": [colours[name] for name in strategies]}
+
+
 def is_linear(points: pd.DataFrame, along: str) -> bool:
     """Whether values along x or y are their own places: those of a linear axis."""
     return bool((points[along] == points[f"{along}_place"]).all())
@@ -149,7 +155,7 @@ def label_points(points: pd.DataFrame, max_others: int | None = None) -> pd.Data
     ranked = points.sort_values("score", ascending=points["metric"].iloc[0].mode == "min", na_position="last")
     candidate, neighbours, others = (ranked[ranked["role"] == role] for role in ("candidate", "neighbour", "other"))
     others = others.head(len(others) if max_others is None else max_others)
-    colour = strategy_colour(str(points["strategy"].iloc[0]))
+    colour = points["colour"].iloc[0]
     # The palette contains the colours of ntk and mup.
     palette = [other for other in NEIGHBOUR_COLOURS if other != colour]
     colours = [*[colour] * len(candidate), *palette[: len(neighbours)], *[GREY] * len(others)]

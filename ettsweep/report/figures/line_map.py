@@ -16,7 +16,7 @@ from ettsweep.report.figures.chart_data import (
     suggestion_numbers,
     tooltip_frame,
 )
-from ettsweep.report.formats import axis_title_and_factor, strategy_colour
+from ettsweep.report.formats import axis_title_and_factor
 from ettsweep.report.theme import INK
 
 CLIP_REACH = 8
@@ -39,7 +39,7 @@ def line_map(
     if len(names) > 1:
         across = "y" if along == "x" else "x"
         title += f", {names[across]} {points[across].iloc[0]:.4g}"
-    metric, colour = points["metric"].iloc[0], strategy_colour(str(points["strategy"].iloc[0]))
+    metric, colour = points["metric"].iloc[0], points["colour"].iloc[0]
     name, factor = axis_title_and_factor(metric)
     low, high = _score_range(points, (metric.mode == "max"))
     worst_y = factor * (low if (metric.mode == "max") else high)

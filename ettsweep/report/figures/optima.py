@@ -9,6 +9,7 @@ from ettsweep.report.figures.chart_data import (
     HIDDEN,
     IS_HIDDEN,
     Datasets,
+    colour_scale,
     legend_columns,
     nominal,
     quantitative,
@@ -17,7 +18,6 @@ from ettsweep.report.figures.chart_data import (
 from ettsweep.report.formats import (
     axis_title_and_factor,
     mean_text,
-    strategy_colour,
     strategy_rank,
 )
 from ettsweep.report.run_histories import quantity_label
@@ -55,7 +55,7 @@ def seeds(curves: pd.DataFrame, runs: pd.DataFrame) -> Json:
                 scale=value_scale(evaluations["value"], accuracy),
             ),
             "detail": nominal("run"),
-            "color": _strategy_colours("label", [labels[name] for name in order], order),
+            "color": _strategy_colours("label", colour_scale(selected, order, [labels[name] for name in order])),
             "opacity": value_if(IS_HIDDEN, 0, 1),
             "tooltip": [
                 nominal("strategy"),
@@ -92,7 +92,7 @@ def scores(runs: pd.DataFrame) -> Json:
     encoding = {
         "y": nominal("strategy", title=None, scale={"domain": order}, axis={"ticks": False, "domain": False}),
         "yOffset": nominal("kind", scale={"domain": SEED_KINDS}),
-        "color": _strategy_colours("strategy", order, order, legend=False),
+        "color": _strategy_colours("strategy", colour_scale(all_runs, order), legend=False),
     }
     texts = [f"{n} of {runs} diverged" for n, runs in zip(others["diverged"], others["runs"], strict=True)]
     means = data.add(spread)
@@ -158,8 +158,7 @@ def _legend_label(strategy: str, runs: pd.DataFrame, metric: Metric) -> str:
     return f"{strategy} {runs['point'].iloc[0]} [{score_label}, {len(runs)} {kind}]"
 
 
-def _strategy_colours(field: str, domain: list[str], strategies: list[str], legend: bool = True) -> Json:
-    scale = {"domain": domain, "range": [strategy_colour(name) for name in strategies]}
+def _strategy_colours(field: str, scale: Json, legend: bool = True) -> Json:
     legend_style = {
         "title": None,
         "orient": "bottom",

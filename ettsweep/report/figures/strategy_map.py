@@ -3,8 +3,8 @@
 import pandas as pd
 
 from ettsweep.files import Json
-from ettsweep.report.figures.chart_data import Datasets, nominal, quantitative
-from ettsweep.report.formats import strategy_colour, strategy_rank
+from ettsweep.report.figures.chart_data import Datasets, colour_scale, nominal, quantitative
+from ettsweep.report.formats import strategy_rank
 
 MAPPED = "mapped"
 """Vega parameter: `true` while all strategies are in the coordinates of `standard`."""
@@ -26,7 +26,7 @@ def strategies(points: pd.DataFrame) -> Json:
     order = sorted(points["strategy"].unique(), key=strategy_rank)
     names = ["x_place", "y_place", "common_log2_lr", "common_log2_wd"]
     rows = points.dropna(subset=names)[["strategy", "point", "role", "as_good", "told", "state", *names]]
-    colours = {"domain": order, "range": [strategy_colour(name) for name in order]}
+    colours = colour_scale(points, order)
     symbols = {"domain": order, "range": [SYMBOLS.get(name, "cross") for name in order]}
     legend = {"title": None, "orient": "bottom", "symbolSize": 110}
     shape = {"shape": nominal("strategy", scale=symbols, legend=legend)}

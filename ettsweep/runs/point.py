@@ -73,7 +73,7 @@ def axis_names(points: Iterable[Point | None]) -> list[str]:
 
 
 def from_the_middle(points: Collection[Point]) -> list[Point]:
-    """Return points in the order of their distance, in values along an axis, from the middle of all.
+    """Return points from the middle outwards, counting the values that they have along each axis.
 
     They may be of several sweeps with different axes.
     """
